@@ -25,8 +25,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from packline.loading.loader import Batch, Loader, chosen_fields, named
-from packline.packing.batch import RowSource
 from packline.packing.options import Keys
+from packline.packing.rows import Rows
 
 
 class BatchSource:
@@ -79,9 +79,7 @@ class RowsSource:
     (5, [0, 0, 1, 0, 2])
     """
 
-    def __init__(
-        self, rows: RowSource, *, fields: Sequence[str] | None = None, keys: Keys = "packline"
-    ) -> None:
+    def __init__(self, rows: Rows, *, fields: Sequence[str] | None = None, keys: Keys = "packline") -> None:
         self.rows, self.fields, self.keys = rows, chosen_fields(fields, keys), keys
 
     def __len__(self) -> int:

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from tests.cli.command import result, run
-from tests.packing import by_hand
+from tests.packing.counting import prices
 
 from packline.facade import Store
 from packline.packing import best_fit
@@ -39,7 +39,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (["--source", "made-web", "--min-tokens", "3", "--max-tokens", "9"], [5, 9, 3, 3, 8] * 4),
     ],
 )
-def test_the_numbers_are_those_of_packing_by_hand(store: Path, words: list[str], lengths: list[int]) -> None:
+def test_the_numbers_are_those_of_packing(store: Path, words: list[str], lengths: list[int]) -> None:
     done = run("info", store, "--seq-len", "10", "--seq-len", "4", *words, "--json")
     assert done.returncode == 0, done.stderr
     values = result(done)
@@ -47,8 +47,8 @@ def test_the_numbers_are_those_of_packing_by_hand(store: Path, words: list[str],
     assert values["plans"] == [] and len(values["prices"]) == 10
     for found in values["prices"]:
         name = found["packing"] if found["overflow"] is None else f"{found['packing']}, {found['overflow']}"
-        counts = by_hand.prices(lengths, found["seq_len"])[name]
-        assert by_hand.same(msgspec.convert(found, Counts), counts, name)
+        counts = prices(lengths, found["seq_len"])[name]
+        assert msgspec.convert(found, Counts) == counts, name
         places = counts.rows * found["seq_len"]
         assert found["padding_share"] == (counts.padding_tokens / places if places else 0)
         assert found["lost_share"] == (counts.dropped_tokens + counts.truncated_tokens) / counts.tokens
@@ -59,7 +59,7 @@ def test_the_numbers_are_those_of_packing_by_hand(store: Path, words: list[str],
 def test_the_last_lines_name_the_cheapest(store: Path) -> None:
     lines = run("info", store, "--seq-len", "10").stdout.splitlines()[-3:]
     assert lines[0].split("  ")[1] == "loses fewest tokens"
-    expected = by_hand.prices(WEB + BOOKS, 10)
+    expected = prices(WEB + BOOKS, 10)
     lossless = {name for name, one in expected.items() if not one.dropped_tokens + one.truncated_tokens}
     assert lossless == {"concat", "best_fit", "pad, split"}
     assert lines[0].endswith("concat, best_fit and pad split: none")

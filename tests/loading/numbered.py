@@ -10,16 +10,16 @@ from typing import Any
 import numpy as np
 
 from packline.errors import CorruptStore
-from packline.packing.batch import FIELDS, BatchPart, read_batch
 from packline.packing.gather import PlannedRows
 from packline.packing.layout import Layout
 from packline.packing.packer import Spans
+from packline.packing.rows import Rows, check_divides
 
 
 class NumberedStore:
     """As much of a store, and of its files, as reading and comparing rows takes."""
 
-    dtype, has_loss, traffic = np.dtype(np.int32), False, None
+    dtype, has_loss, traffic, build = np.dtype(np.int32), False, None, None
 
     def __init__(self, manifest: Any, place: PurePath, bring_ranges: Any) -> None:
         self.manifest, self.path, self.place, self.files = manifest, str(place), place, self
@@ -40,7 +40,7 @@ class NumberedRow:
         return np.arange(first, first + self._rows.seq_len, dtype=np.int32)
 
 
-class NumberedRows:
+class NumberedRows(Rows):
     """As many rows as wanted, row r of them one document of number r; every row but padding is trained on.
 
     `tokens[b, t] = (source * 1000 + row) * 100 + t`, the last token of a row has no target.
@@ -66,10 +66,20 @@ class NumberedRows:
         self.fingerprint = f"{source}:{count}:{seq_len}"
         self.settings_fingerprint = f"{count}:{seq_len}"
 
+    @property
+    def described(self) -> dict[str, Any]:
+        return {}
+
+    def will_need(self, start: int, stop: int) -> None:
+        pass
+
     def __len__(self) -> int:
         return self._count
 
-    def plan(self, rows: np.ndarray) -> PlannedRows:
+    def __repr__(self) -> str:
+        return f"<{self.fingerprint}>"
+
+    def plan(self, rows: Any) -> PlannedRows:
         """Each row is a range of its own, and its last token has no target."""
         assert rows.dtype == np.int64
         count, length = len(rows), self.seq_len
@@ -82,10 +92,7 @@ class NumberedRows:
     def _bring_ranges(self, *_: Any) -> None:
         self.calls += 1
 
-    def read(self, indices: np.ndarray, fields: Sequence[str] = FIELDS) -> dict[str, np.ndarray]:
-        return read_batch([BatchPart(self, indices)], fields)
-
-    def spans(self, indices: np.ndarray) -> Spans:
+    def spans(self, indices: Any) -> Spans:
         count = len(indices)
         lengths = np.full(count, self.seq_len, np.int64)
         starts, begins = np.zeros(count, np.int64), np.asarray(indices) * self.seq_len
@@ -95,6 +102,7 @@ class NumberedRows:
         return np.array([document], np.int64)
 
     def split_to(self, seq_len: int) -> NumberedRows:
+        check_divides(self.seq_len, seq_len)
         count = self._count * (self.seq_len // seq_len)
         return NumberedRows(count, seq_len, source=self.source)
 

@@ -117,26 +117,6 @@ def test_a_state_is_accepted_if_and_only_if_the_stages_before_its_step_agree(
         assert f"from_step = {step} " in error.value.hint
 
 
-@given(RUNS, STAGES, st.data())
-def test_a_trace_of_a_changed_run_has_both_definitions(
-    first: list[Described], then: Described, data: st.DataObject
-) -> None:
-    old = loader_of([stage_of(one) for one in first])
-    change = data.draw(st.integers(old.schedule.stages[-1].first_step + 1, len(old)), label="change")
-    changed = loader_of([*map(stage_of, first), stage_of(then, from_step=change)])
-    for stage in changed.schedule.stages:
-        for step in range(stage.first_step, stage.first_step + stage.steps):
-            drawn = changed.rows_of_step(step)
-            assert drawn.stage == stage.number
-            assert (drawn.stage == len(first)) == (step >= change)
-            if step < change:
-                before = old.rows_of_step(step)
-                assert np.array_equal(drawn.rows, before.rows) and np.array_equal(drawn.epochs, before.epochs)
-        for source, rows in enumerate(stage.mixture.rows):
-            uses = changed.occurrences_of(stage.number, source, np.arange(len(rows)))
-            assert all(changed.rows_of_step(int(step)).stage == stage.number for step in uses.steps)
-
-
 def test_from_step_ends_stages_that_would_run_out_or_have_no_end() -> None:
     rows, other = NumberedRows(10), NumberedRows(50, source=1)
     endless = Mixture([(rows, 1, None)])
@@ -160,7 +140,7 @@ def test_numbers_of_numpy_are_numbers() -> None:
 @pytest.mark.parametrize(
     ("stages", "says"),
     [
-        ([(8, None), (8, 3)], "stage 1: from_step is 3, and stage 0 ends before it, at step 2"),
+        ([(8, None), (8, 3)], "stage 1: from_step is 3: expected a step after 0, .* and at most 2"),
         ([(None, None), (8, 12)], "stage 0 is longer than its sources"),
         ([(80, None), (8, 2), (8, 2)], "stage 2: from_step is 2: expected a step after 2"),
         ([(80, None), (80, 2), (8, 1)], "stage 2: from_step is 1: expected a step after 2"),
@@ -210,29 +190,17 @@ def test_a_run_file_is_changed_in_the_middle(folder: Path) -> None:
     first = stage_text((7, 3), 'tokens = "4k"')
     path.write_text(run_text(first), "utf-8")
     old = Loader.from_file(path)
-    batches, state = list(old), old.state_at(9)
+    state = old.state_at(9)
     second = stage_text((1, 1), "from_step = 9", "tokens = 640")
     path.write_text(run_text(first, second), "utf-8")
     new = Loader.from_file(path)
     new.load_state_dict(state)
     assert (new.step, len(new)) == (9, 9 + 20)
-    resumed = list(new)
-    # By hand, with tokens in place of from_step.
-    by_hand = folder / "by-hand.toml"
-    by_hand.write_text(
-        run_text(stage_text((7, 3), f"tokens = {9 * 32}"), stage_text((1, 1), "tokens = 640")), "utf-8"
-    )
-    for step, batch in enumerate(Loader.from_file(by_hand)):
-        same = batches[step] if step < 9 else resumed[step - 9]
-        assert all(np.array_equal(batch[name], same[name]) for name in batch)
     for step, stage in ((8, 0), (9, 1)):
         traced = trace(path, step)
         assert (traced.stage, traced.stages) == (stage, 2)
         used = trace(new, document=traced.rows[0].spans[0].document)
         assert any(use.step == step and use.stage == stage for use in used)
-    path.write_text(run_text(stage_text((1, 1), 'tokens = "4k"')), "utf-8")
-    with pytest.raises(RecipeError, match="before its step 9, stage 0: expected weights 7 : 3, found 1 : 1"):
-        Loader.from_file(path).load_state_dict(state)
 
 
 def test_a_followed_run_is_changed_while_its_store_is_built(folder: Path, tmp_path: Path) -> None:
@@ -336,7 +304,7 @@ def test_batches_in_tokens_keep_their_size_where_rows_become_longer(folder: Path
         Loader.from_file(path, world_size=8)
     assert "8 rows (128 tokens)" in e.value.hint
     path.write_text(text.replace('batch_tokens = "64"', 'batch_size = 2\nbatch_tokens = "64"'), "utf-8")
-    with pytest.raises(RecipeError, match="loader has batch_size and batch_tokens"):
+    with pytest.raises(RecipeError, match="expected batch_size or batch_tokens, found both"):
         Loader.from_file(path)
     assert Stage(NumberedRows(9, 4096), batch_tokens="2M").batch_size == 512
     assert Stage(NumberedRows(9, 4096), tokens="2B").tokens == 2_000_000_000

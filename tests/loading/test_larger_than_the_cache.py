@@ -46,13 +46,14 @@ def run_ranks(place: str, cache: Path, first: int, stop: int) -> list[list[str]]
         subprocess.Popen(
             [sys.executable, "-c", RANK, place, str(cache), *map(str, (rank, first, stop))],
             stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
             text=True,
         )
         for rank in range(2)
     ]
-    printed = [process.communicate(timeout=120)[0] for process in ranks]
-    assert [process.returncode for process in ranks] == [0, 0]
-    return [json.loads(text.splitlines()[-1]) for text in printed]
+    printed = [process.communicate(timeout=120) for process in ranks]
+    assert [process.returncode for process in ranks] == [0, 0], [errors[-3000:] for _, errors in printed]
+    return [json.loads(text.splitlines()[-1]) for text, _ in printed]
 
 
 @pytest.mark.slow

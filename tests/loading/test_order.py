@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 from typing import Any
 
 import numpy as np
@@ -109,17 +108,6 @@ def test_epochs_sources_and_seeds_have_orders_of_their_own() -> None:
         # Two random orders agree in one place on average.
         assert (first == other).sum() < 10
     assert np.array_equal(Order(500, 1, 0).between(0, 500), first)
-
-
-def between(order: Order) -> list[int]:
-    return order.between(10, 20).tolist()
-
-
-def test_an_order_goes_to_another_process() -> None:
-    order = Order(10_000_000, 1, 2)
-    expected = between(order)
-    with multiprocessing.get_context("spawn").Pool(1) as pool:
-        assert pool.apply(between, (order,)) == expected
 
 
 @pytest.mark.parametrize(

@@ -8,25 +8,18 @@ from __future__ import annotations
 
 from collections import defaultdict
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from packline.errors import RecipeError, StoreError
 from packline.facade import Store
 from packline.loading.loader import Loader
 from packline.loading.mixture import Mixture, Stage
 from packline.loading.trace import Occurrence, store_of, stores_of, trace_document, trace_step
-from packline.packing.options import Packing
 from packline.testing import make_store
 
 SEQ_LEN, BATCH = 12, 6
-ORDERS = st.sampled_from(
-    [{}, {"shuffle": False}, {"order": "blocks"}, {"order": "blocks", "block_rows": 2, "window_blocks": 3}]
-)
 
 
 @pytest.fixture(scope="module")
@@ -122,44 +115,6 @@ def test_a_document_is_used_exactly_where_steps_say_so(stores: tuple[Store, Stor
     assert len({use.epoch for use in everything}) > 1
     assert {use.stage for use in everything} == {0, 1, 2}
     assert {use.rank for use in everything} == set(range(world_size))
-
-
-@settings(max_examples=25)
-@given(
-    lengths=st.lists(st.lists(st.integers(1, 30), min_size=1, max_size=8), min_size=1, max_size=3),
-    seq_len=st.integers(2, 16),
-    packing=st.sampled_from(["concat", "best_fit", "pad"]),
-    epochs=st.integers(1, 3),
-    order=ORDERS,
-    seed=st.integers(0, 2**32),
-)
-def test_there_and_back_for_any_store(
-    tmp_path_factory: pytest.TempPathFactory,
-    lengths: list[list[int]],
-    seq_len: int,
-    packing: Packing,
-    epochs: int,
-    order: dict[str, Any],
-    seed: int,
-) -> None:
-    if sum(map(sum, lengths)) < seq_len:
-        return
-    store = make_store(tmp_path_factory.mktemp("any") / "store", lengths)
-    rows = store.rows(seq_len, packing=packing, min_tail_fraction=0.0 if packing == "concat" else 0.5)
-    loader = Loader(rows, batch_size=1, seed=seed, epochs=epochs, prefetch=0, **order)
-    there = {
-        (step, row.index, span.column, span.document, span.start, span.tokens)
-        for step in range(len(loader))
-        for row in trace_step(loader, step).rows
-        for span in row.spans
-    }
-    back = {
-        (use.step, use.index, use.column, document, use.start, use.tokens)
-        for document in range(len(store.documents))
-        for use in trace_document(loader, document)
-    }
-    assert there == back
-    assert len(there) >= epochs
 
 
 def test_a_part_of_a_step_is_that_part(stores: tuple[Store, Store]) -> None:

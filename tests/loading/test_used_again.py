@@ -23,18 +23,14 @@ STEPS = 12
 """Steps of the first stage."""
 
 
-@pytest.fixture(scope="module", params=["units", "files"])
+@pytest.fixture(scope="module")
 def stores(
-    request: pytest.FixtureRequest,
     tmp_path_factory: pytest.TempPathFactory,
     tokenizer_json: Path,
     documents: list[str],
     write_jsonl: Write,
 ) -> tuple[Store, Store]:
-    """A store, and the one that is built with `reuse` after another file has come.
-
-    They share units if the file is of another source; else only an input, in a unit with the new one.
-    """
+    """A store, and the one that is built with `reuse` after another source has come."""
     folder = tmp_path_factory.mktemp("days")
     (folder / "web").mkdir()
     texts = [text[:400] for text in documents]
@@ -44,14 +40,10 @@ def stores(
     (folder / "recipe.toml").write_text(recipe)
     build: dict[str, Any] = {"workers": 0, "engine": "tokenizers"}
     one = packline.build(folder / "recipe.toml", out=folder / "monday", **build)
-    new = folder / "web" / "2.jsonl"
-    if request.param == "units":
-        new = folder / "2.jsonl"
-        (folder / "recipe.toml").write_text(f'{recipe}{source}name = "news"\ninputs = ["{new}"]\n')
+    new = folder / "2.jsonl"
+    (folder / "recipe.toml").write_text(f'{recipe}{source}name = "news"\ninputs = ["{new}"]\n')
     write_jsonl(new, [{"text": text, "day": 2} for text in texts[80:120]])
     two = packline.build(folder / "recipe.toml", out=folder / "tuesday", reuse=folder / "monday", **build)
-    checksums = [set(store.manifest.shards.names("bin_checksum")) for store in (one, two)]
-    assert bool(checksums[0] & checksums[1]) == (request.param == "units")
     return one, two
 
 

@@ -17,6 +17,8 @@ from hypothesis import strategies as st
 from packline.facade import Store
 from packline.packing import offsets
 from packline.packing.packer import Counts, Spans
+from packline.packing.selection import Selection
+from packline.packing.stats import compare_packings
 from packline.testing import make_store, shards
 
 SHARDS = shards()
@@ -74,6 +76,13 @@ def counted(rows: Any, seq_len: int, lengths: dict[int, int], overflow: str = ""
         split_documents=sum(count > 1 for count in times.values()),
         rows_with_several_documents=sum(len({document for document, _ in row}) > 1 for row in held),
     )
+
+
+def prices(lengths: list[int], seq_len: int) -> dict[str, Counts]:
+    """Counts of every packing of these documents by its name, which `test_stats` holds to the rows."""
+    with tempfile.TemporaryDirectory() as folder:
+        selection = Selection(make_store(Path(folder) / "store", [lengths]))
+        return {price.name: price.counts for price in compare_packings(selection, seq_len)}
 
 
 def check_conservation(rows: Any, lengths: dict[int, int]) -> None:

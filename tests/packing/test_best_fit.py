@@ -5,7 +5,6 @@ from __future__ import annotations
 import bisect
 import itertools
 import shutil
-from collections import Counter
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -14,6 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from tests.packing.counting import check_conservation, check_rows_of, counted
 
 from packline.errors import CorruptStore
 from packline.packing import best_fit, cache
@@ -123,39 +123,15 @@ def rows_by_hand(spans: Spans) -> list[list[tuple[int, int, int]]]:
     return [flat[start:stop] for start, stop in itertools.pairwise(offsets)]
 
 
-def check_packing(packer: BestFit, lengths: dict[int, int]) -> None:
+def check_packing(packer: BestFit, lengths: dict[int, int], documents: int) -> None:
     """Every law of a packing of these documents (number to length), from its spans alone."""
-    seq_len = packer.seq_len
-    rows = rows_by_hand(packer.spans(np.arange(len(packer))))
-    held: Counter[tuple[int, int]] = Counter()
-    for row in rows:
-        assert len(row) >= 1 and sum(length for _, _, length in row) <= seq_len
-        for document, start, length in row:
-            assert length >= 1 and start % seq_len == 0
-            held.update((document, start + place) for place in range(length))
-    # Every token of every document exactly once.
-    expected = {(document, place) for document, length in lengths.items() for place in range(length)}
-    assert set(held) == expected and set(held.values()) <= {1}
+    seq_len, count = packer.seq_len, len(packer)
+    check_conservation(packer, lengths)
+    check_rows_of(packer, documents)
+    assert packer.counts == counted(packer, seq_len, lengths) == best_fit_counts(packer.selection, seq_len)
+    assert packer.counts.dropped_tokens == 0 and not (packer.spans(np.arange(count)).starts % seq_len).any()
     pieces = [length % seq_len for length in lengths.values() if length % seq_len]
-    assert (
-        len(rows)
-        == len(packer)
-        == sum(n // seq_len for n in lengths.values()) + len(naive_room(pieces, seq_len))
-    )
-    where: dict[int, list[int]] = {document: [] for document in lengths}
-    for number, row in enumerate(rows):
-        for document, _, _ in row:
-            where[document].append(number)
-    for document, numbers in where.items():
-        assert packer.rows_of(document).tolist() == numbers
-    counts = packer.counts
-    assert counts.imbalance(seq_len) == 0
-    assert counts == best_fit_counts(packer.selection, seq_len)
-    assert (counts.rows, counts.documents, counts.tokens) == (len(rows), len(lengths), sum(lengths.values()))
-    assert counts.padding_tokens == sum(seq_len - sum(span[2] for span in row) for row in rows)
-    assert counts.split_documents == sum(len(set(numbers)) > 1 for numbers in where.values())
-    assert counts.rows_with_several_documents == sum(len({span[0] for span in row}) > 1 for row in rows)
-    assert counts.dropped_tokens == counts.truncated_tokens == 0
+    assert count == sum(n // seq_len for n in lengths.values()) + len(naive_room(pieces, seq_len))
 
 
 @settings(max_examples=40)
@@ -180,9 +156,7 @@ def test_every_token_is_in_one_row_and_every_row_is_found(case: tuple[list[int],
         shards = [shard for shard in (lengths[:cuts], lengths[cuts:]) if shard]
         store = make_store(Path(folder) / "store", shards)
         packer = BestFit(Selection(store, DocumentFilter(**chosen)), seq_len)
-        check_packing(packer, kept)
-        for document in set(range(len(lengths))) - set(kept):
-            assert not len(packer.rows_of(document))
+        check_packing(packer, kept, len(lengths))
         rows = np.random.default_rng(0).integers(0, len(packer), 30)
         assert rows_by_hand(packer.spans(rows)) == [
             rows_by_hand(packer.spans(np.array([row])))[0] for row in rows
@@ -240,7 +214,7 @@ def test_a_large_selection_writes_its_plan_and_uses_it_again(
     assert store.verify().ok
     never_made()
     again = BestFit(Selection(store), 10)
-    check_packing(again, dict(enumerate(LENGTHS[0] + LENGTHS[1])))
+    check_packing(again, dict(enumerate(LENGTHS[0] + LENGTHS[1])), 11)
     with pytest.raises(AssertionError, match="made again"):
         BestFit(Selection(store), 9)
     with pytest.raises(AssertionError, match="made again"):
@@ -253,7 +227,7 @@ def test_a_store_that_was_built_anew_gets_a_plan_of_its_own(tmp_path: Path) -> N
     shutil.rmtree(tmp_path / "store")
     store = make_store(tmp_path / "store", [[8, 8, 2]])
     new = BestFit(Selection(store), 10, plans=plans)
-    check_packing(new, {0: 8, 1: 8, 2: 2})
+    check_packing(new, {0: 8, 1: 8, 2: 2}, 3)
     assert old.plan.folder != new.plan.folder and len(list(plans.iterdir())) == 2
 
 

@@ -157,13 +157,6 @@ def test_a_damaged_plan_is_refused_and_not_made_again(
         find_plan(store, tmp_path, {}, make, size=0, save=True, check=True)
 
 
-def test_what_is_no_integer_is_not_saved(tmp_path: Path) -> None:
-    for array in (np.array([1.5]), np.array([None]), np.zeros((2, 2), np.int64)):
-        with pytest.raises(ValueError, match="holds no array"):
-            save_plan(tmp_path / "p", FINGERPRINT, Plan({"order": array}, {}))
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_a_full_disk_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(_: int) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")

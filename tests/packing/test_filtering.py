@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.packing.columned import SOURCES, WHERES, Document, Shape, shapes
+from tests.packing.columned import WHERES, Document, Shape, shapes
 
 from packline.errors import CorruptStore, InputError, RecipeError, StoreError
 from packline.facade import Store
@@ -346,19 +346,3 @@ def test_unique_needs_the_hashes_of_texts(tmp_path: Path) -> None:
     pq.write_table(nulls, path)
     with pytest.raises(RecipeError, match="without the hash"):
         Selection(relist(store.path), DocumentFilter(unique=True))
-
-
-def test_equal_choices_are_equal_and_others_are_not(tmp_path: Path) -> None:
-    store = many(30).write(tmp_path / "store")
-    marks = [
-        Selection(store, DocumentFilter(where=where, unique=unique)).fingerprint
-        for where, unique in (
-            ("score > 1", False),
-            ("1<score", False),
-            ("score > 2", False),
-            ("score > 1", True),
-        )
-    ]
-    assert marks[0] == marks[1] and len(set(marks)) == 3
-    assert Selection(store, DocumentFilter(unique=())).fingerprint == Selection(store).fingerprint
-    assert SOURCES[0] in store.manifest.sources

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
-
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from packline.errors import RecipeError
-from packline.packing.layout import attention_mask, cu_seqlens, max_seqlen
+from packline.packing.layout import attention_mask, cu_seqlens
 
 # Lengths of the segments of each row; what they leave of the row is padding.
 batches = st.integers(1, 24).flatmap(
@@ -54,7 +52,6 @@ def test_boundaries_are_those_of_segments_and_padding(batch: tuple[int, list[lis
     assert found.dtype == np.int32
     assert found.tolist() == expected
     assert found[-1] == length * len(rows)
-    assert max_seqlen(found) == max(b - a for a, b in pairwise(expected))
 
 
 @given(batches)
@@ -79,7 +76,6 @@ def test_a_single_row_is_a_batch_of_one() -> None:
 
 def test_nothing() -> None:
     assert cu_seqlens(np.zeros((0, 8), np.int32)).tolist() == [0]
-    assert max_seqlen(np.zeros(1, np.int32)) == 0
 
 
 def test_too_many_tokens_for_an_int32_are_refused() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from random import Random
 
 import numpy as np
@@ -23,7 +22,6 @@ from tests.packing.counting import (
 from packline.packing.options import OVERFLOWS, DocumentFilter
 from packline.packing.pad import Pad
 from packline.packing.selection import Selection
-from packline.testing import make_store
 
 
 def reference(order: list[int], flat: list[int], seq_len: int, overflow: str) -> list[list[Place]]:
@@ -77,19 +75,3 @@ def test_rows_are_those_of_documents_cut_one_by_one(
         rows = [*range(len(packer))] * 2
         random.shuffle(rows)
         assert tokens_of(packer.spans(np.array(rows, np.int64))) == [expected[row] for row in rows]
-
-
-def test_the_three_overflows_by_hand(tmp_path: Path) -> None:
-    selection = Selection(make_store(tmp_path / "store", [[3, 9], [4, 5]]))
-
-    def spans(overflow: str) -> list[tuple[int, int, int]]:
-        packer = Pad(selection, 4, overflow=overflow)  # type: ignore[arg-type]
-        found = packer.spans(np.arange(len(packer)))
-        return list(zip(found.documents.tolist(), found.starts.tolist(), found.lengths.tolist(), strict=True))
-
-    assert spans("truncate") == [(0, 0, 3), (1, 0, 4), (2, 0, 4), (3, 0, 4)]
-    assert spans("split") == [(0, 0, 3), (1, 0, 4), (1, 4, 4), (1, 8, 1), (2, 0, 4), (3, 0, 4), (3, 4, 1)]
-    assert spans("drop") == [(0, 0, 3), (2, 0, 4)]
-    assert Pad(selection, 4).counts.truncated_tokens == 6
-    assert Pad(selection, 4, overflow="drop").counts.dropped_tokens == 14
-    assert Pad(selection, 4, overflow="split").counts.split_documents == 2

@@ -1,4 +1,4 @@
-"""Under torch's `DataLoader` and raw processes alike, every read is right and the order is the loader's.
+"""Under torch's `DataLoader` every read is right and the order is the loader's.
 
 Documents are known by construction: a token is a function of its document and its place there. So what a
 worker sends back is compared with arithmetic, not with another read of the same store.
@@ -6,8 +6,6 @@ worker sends back is compared with arithmetic, not with another read of the same
 
 from __future__ import annotations
 
-import multiprocessing
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -98,39 +96,6 @@ def test_random_reads(store: Store, right: np.ndarray, how: tuple[int, str]) -> 
     assert (wrong, done) == (0, READS)
 
 
-def read_rows(rows: Any, seed: int, pipe: Connection) -> None:
-    """In a process of its own: random rows, their numbers and their tokens."""
-    places = np.random.default_rng(seed).integers(0, len(rows), READS // 3)
-    for start in range(0, len(places), 100):
-        pipe.send_bytes(places[start : start + 100].tobytes())
-        pipe.send_bytes(rows.read(places[start : start + 100], ("tokens",))["tokens"].tobytes())
-    pipe.send_bytes(b"")
-
-
-def test_processes_that_share_open_rows(store: Store, right: np.ndarray) -> None:
-    expected = right_rows(right)
-    rows = store.rows(seq_len=LENGTH, packing="concat", min_tail_fraction=1.0)
-    rows.read(np.arange(5))  # maps are in use before the fork
-    context: Any = multiprocessing.get_context("fork")
-    running = []
-    for seed in range(3):
-        ours, theirs = context.Pipe(duplex=False)
-        process = context.Process(target=read_rows, args=(rows, seed, theirs))
-        process.start()
-        theirs.close()
-        running.append((process, ours))
-    reads = 0
-    for process, pipe in running:
-        while places := pipe.recv_bytes():
-            asked = np.frombuffer(places, np.int64)
-            tokens = np.frombuffer(pipe.recv_bytes(), np.int32).reshape(len(asked), LENGTH)
-            assert np.array_equal(tokens, expected[asked])
-            reads += len(asked)
-        process.join()
-        assert process.exitcode == 0
-    assert reads == READS
-
-
 # ----------------------------------------------------------------------------------- rows by number
 
 
@@ -157,15 +122,6 @@ def test_torch_may_shuffle(store: Store) -> None:
     everything = rows.read(np.arange(len(rows)))["tokens"]
     assert not np.array_equal(found, everything)
     assert sorted(found.tolist()) == sorted(everything.tolist())
-
-
-def test_keys_of_hugging_face(store: Store) -> None:
-    rows = store.rows(seq_len=LENGTH, packing="concat")
-    ours, theirs = RowsDataset(rows)[3], RowsDataset(rows, keys="huggingface")[3]
-    assert {"input_ids", "labels", "position_ids"} <= theirs.keys()
-    assert torch.equal(theirs["input_ids"], ours["tokens"])
-    assert theirs["labels"][0] == -100
-    assert torch.equal(theirs["labels"][1:], ours["targets"][:-1])
 
 
 @pytest.mark.parametrize("settings", [{"keys": "keras"}, {"fields": ("tokens", "wisdom")}])
@@ -201,15 +157,6 @@ def test_the_order_is_the_loaders(store: Store, how: tuple[int, str | None]) -> 
         assert "state_after(n)" in (caught.value.hint or "")
     else:
         assert loader.state_dict() == dataset.state_after(steps)
-
-
-def test_each_rank_gets_its_share(store: Store) -> None:
-    rank = 1
-    whole = [dict(batch) for batch in make_loader(store)]
-    dataset = LoaderDataset(make_loader(store, rank=rank, world_size=2))
-    found = list(DataLoader(dataset, batch_size=None, **workers(2, "fork")))
-    for ours, theirs in zip(found, whole, strict=True):
-        assert equal(ours, {key: values[20 * rank : 20 * (rank + 1)] for key, values in theirs.items()})
 
 
 @pytest.mark.parametrize(("before", "after", "taken"), [(2, 3, 7), (3, 0, 1), (0, 2, 0), (2, 2, None)])
@@ -350,7 +297,7 @@ def test_masks_of_torch_are_those_of_numpy(store: Store, packing: Packing) -> No
     boundaries, longest = varlen(tensor)
     assert boundaries.dtype == torch.int32
     assert boundaries.tolist() == layout.cu_seqlens(segments).tolist()
-    assert longest == layout.max_seqlen(layout.cu_seqlens(segments))
+    assert longest == np.diff(layout.cu_seqlens(segments)).max()
     blocks = block_mask(tensor, block_size=16)
     dense = create_mask(blocks.mask_mod, len(segments), 1, LENGTH, LENGTH, device="cpu")
     assert np.array_equal(dense.numpy(), right)

@@ -261,10 +261,10 @@ PROGRAMS: dict[str, tuple[str, tuple[str, ...]]] = {
     ),
     "Lightning": (LIGHTNING, ("torch", "lightning")),
 }
-WAYS = [("DataLoader", 2, "fork"), ("StatefulDataLoader", 2, "fork"), ("Trainer", 0, "fork")]
+WAYS = [("DataLoader", 2, "fork"), ("Trainer", 0, "fork")]
 """Program, workers and how they start."""
 MORE = [("DataLoader", *how) for how in ((0, "fork"), (1, "fork"), (1, "spawn"), (2, "spawn"))]
-MORE += [("StatefulDataLoader", *how) for how in ((0, "fork"), (2, "spawn"))]
+MORE += [("StatefulDataLoader", *how) for how in ((0, "fork"), (2, "fork"), (2, "spawn"))]
 MORE += [("accelerate", 0, "fork"), ("accelerate", 2, "fork"), ("Trainer", 2, "fork")]
 MORE += [("Lightning", 0, "fork"), ("Lightning", 2, "fork"), ("Trainer ahead", 0, "fork")]
 

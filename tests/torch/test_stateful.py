@@ -53,7 +53,7 @@ def tokens(batches: Any) -> list[list[list[int]]]:
 @pytest.mark.parametrize(
     ("workers", "taken", "method"),
     [
-        *((0, 0, ""), (0, 6, ""), (2, 0, "fork"), (2, -1, "fork"), (4, 6, "fork")),
+        *((2, 0, "fork"), (2, -1, "fork"), (4, 6, "fork")),
         pytest.param(2, 5, "spawn", marks=pytest.mark.long(only=True)),
     ],
 )

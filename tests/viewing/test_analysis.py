@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.packing import by_hand
+from tests.packing.counting import prices
 from tests.store.stores import relist
 from tests.viewing.parsed import text_of
 from tests.viewing.token_stores import equal_groups, store_of, what_is_wrong
@@ -232,14 +232,13 @@ def test_turns_of_conversations_are_no_finding(tmp_path: Path) -> None:
     assert not [line for line in analysis_warnings(analysis) if "special token" in line]
 
 
-def test_prices_are_those_of_packing_by_hand(tmp_path: Path) -> None:
+def test_prices_are_those_of_packing(tmp_path: Path) -> None:
     lengths = [5, 9, 3, 3, 8, 30, 1]
     store = make_store(tmp_path / "s", [lengths, [4, 4]], splits=["train", "val"])
     analysis = analyze(store, seq_len=[10, 4], workers=0)
     assert [price.seq_len for price in analysis.prices] == [10] * 5 + [4] * 5
     for price in analysis.prices:
-        right = by_hand.prices(lengths, price.seq_len)[price.name]
-        assert by_hand.same(price.counts, right, price.name)
+        assert price.counts == prices(lengths, price.seq_len)[price.name]
     (one,) = analyze(store, seq_len=10, packing="concat", workers=0).prices
     assert one.name == "concat"
     with pytest.raises(RecipeError):

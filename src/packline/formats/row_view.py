@@ -94,7 +94,7 @@ class RowView(TokenizerProperties):
         self.stores: list[StoreReader] = list({id(rows.store): rows.store for rows in self._sources}.values())
         self.store: StoreReader = first.store
         self.tokenizer: TokenizerEntry = first.store.manifest.tokenizer
-        pads = {int(rows.pad_id) for rows in self._sources}  # type: ignore[attr-defined]
+        pads = {rows.pad_id for rows in self._sources}
         if len(pads) > 1:
             raise RecipeError(
                 f"the sources pad with {' and '.join(map(str, sorted(pads)))}: expected one token for all",

@@ -35,11 +35,9 @@ LOG = logging.getLogger("packline.loading")
 
 LEAST_STEPS = 64
 LATENCIES = 10
-"""Latencies of a request that a window lasts."""
 KEPT_COPIES = 1 << 17
 """Copies of all plans that are kept, at most: 40 MB."""
 REPORT_SECONDS = 60.0
-"""Seconds from one look at the waits to the next."""
 STALLED = 0.1
 """Share of the time that reading may wait for bytes before it is reported."""
 SHARE = 2
@@ -106,7 +104,6 @@ class FetchAhead(PlanAhead):
         self._thread.start()
 
     def _end(self, loader: Loader, step: int) -> int:
-        """One past the last step of the window."""
         return int(min(step + 1 + self._window() * self._stride, len(loader)))
 
     def _window(self) -> int:

@@ -22,7 +22,7 @@ import msgspec
 
 from packline.errors import BuildStopped, RecipeError, StoreError, StoreNotFound, WaitedTooLong
 from packline.jobs.status import status
-from packline.loading.growing import GrowingBuild, GrowingRows
+from packline.loading.growing import GrowingBuild
 from packline.loading.loader import Batch, Loader, chosen_fields
 from packline.loading.mixture import Weight
 from packline.loading.order import row_order
@@ -39,7 +39,6 @@ from packline.loading.run_file import (
 from packline.loading.run_summary import refuse_used_again
 from packline.loading.schedule import Schedule
 from packline.loading.state import check
-from packline.packing.batch import RowSource
 from packline.packing.options import LoaderOptions
 from packline.packing.rows import Rows
 from packline.settings import FollowKeywords
@@ -169,7 +168,7 @@ class Follower(Loader):
         refuse_used_again(self.schedule)
         vars(self).pop("_ahead", None)
 
-    def _rows(self, stage: StageSettings, source: SourceSettings) -> RowSource:
+    def _rows(self, stage: StageSettings, source: SourceSettings) -> Rows:
         build = self._builds[source.store]
         if build.store is not None:
             return stage.cut(Rows(build.store, stage.seq_len, source.options, plans=self.run.loader.plans))
@@ -242,8 +241,7 @@ class Follower(Loader):
 def _settled_steps(schedule: Schedule) -> int:
     """Number of steps, from the first, whose rows are all settled."""
     for stage in schedule.stages:
-        settled = [rows.settled if isinstance(rows, GrowingRows) else None for rows in stage.mixture.rows]
-        rows = stage.mixture.rows_within(settled, stage.consumed)
+        rows = stage.mixture.rows_within([rows.settled for rows in stage.mixture.rows], stage.consumed)
         if rows is not None and (steps := rows // stage.batch_size) < stage.steps:
             return stage.first_step + steps
     return len(schedule)
@@ -321,30 +319,16 @@ def follow(
             raise RecipeError(f"{min(given)} is set by the run file {source}", hint="change it there")
         run = read_run(source)
     else:
-        run = _run_of_store(source, weights, tokens, given, loader)
+        if weights is not None and "sources" in given:
+            raise RecipeError("expected weights or sources, found both", hint="weights names the sources")
+        names: list[dict[str, Any]] = [{}]
+        if weights is not None:
+            names = [{"sources": name, "weight": str(weight)} for name, weight in weights.items()]
+        stage: dict[str, Any] = {"seq_len": given.pop("seq_len", None), "tokens": tokens}
+        common = {"store": str(source), "max_epochs": given.pop("epochs", 1), **given}
+        stage["sources"] = [common | own for own in names]
+        run = parse_run({"loader": {"order": "blocks"}, "stages": [stage]}, "follow")
     if loader.keys() & {"batch_size", "batch_tokens"}:
         loader = {"batch_size": None, "batch_tokens": None} | loader
     run = msgspec.structs.replace(run, loader=msgspec.structs.replace(run.loader, **loader))
     return Follower(run, rank=rank, world_size=world_size, timeout=timeout, grace=grace, on_wait=on_wait)
-
-
-def _run_of_store(
-    store: str | Path,
-    weights: Mapping[str, Weight] | None,
-    tokens: int | None,
-    options: dict[str, Any],
-    loader: dict[str, Any],
-) -> RunFile:
-    """Run of one stage that reads one store."""
-    for name in ("seq_len", "batch_size"):
-        if name not in options | loader and not (name == "batch_size" and "batch_tokens" in loader):
-            raise RecipeError(f"{name} is required: a store alone does not determine the batches")
-    seq_len, epochs = options.pop("seq_len"), options.pop("epochs", 1)
-    if weights is not None and "sources" in options:
-        raise RecipeError("expected weights or sources, found both", hint="weights names the sources")
-    names: list[dict[str, Any]] = [{}]
-    if weights is not None:
-        names = [{"sources": name, "weight": str(weight)} for name, weight in weights.items()]
-    sources = [{"store": str(store), "max_epochs": epochs, **options, **own} for own in names]
-    stage = {"seq_len": seq_len, "tokens": tokens, "sources": sources}
-    return parse_run({"loader": {"batch_size": 1, "order": "blocks"}, "stages": [stage]}, "follow")

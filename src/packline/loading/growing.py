@@ -11,7 +11,6 @@ from collections.abc import Iterable
 from typing import Any
 
 import msgspec
-import numpy as np
 
 from packline.errors import CorruptStore, RecipeError, StoreError
 from packline.fingerprint import hash_value
@@ -22,9 +21,7 @@ from packline.loading.mixture import ENDLESS
 from packline.loading.needed_units import build_identity, selected_names
 from packline.loading.run_file import StageSettings
 from packline.packing.best_fit import BestFit
-from packline.packing.gather import PlannedRows
 from packline.packing.options import RowOptions
-from packline.packing.packer import Spans
 from packline.packing.rows import (
     Rows,
     check_divides,
@@ -33,7 +30,7 @@ from packline.packing.rows import (
     settings_fingerprint,
     split_fingerprint,
 )
-from packline.packing.selection import selection_identity
+from packline.packing.selection import check_known, selection_identity
 from packline.recipe import SPLITS, Recipe
 from packline.storage.places import open_storage
 from packline.store.files import store_files
@@ -55,11 +52,8 @@ class GrowingBuild:
         self.begun: Plan | None = None
         """The build; None until it has begun, and if the store was finished before."""
         self.store: StoreReader | None = None
-        """The finished store."""
         self._published: PublishedUnits | None = None
-        """Its units; None until it has begun."""
         self._planned: set[str] = set()
-        """Sources with units."""
         self._rows: dict[str, list[tuple[ShardRows, UnitRows]]] = {}
         """Shards and units of each source, as far as they are published, in order."""
         self._parts: dict[tuple[str, ...], StoreReader] = {}
@@ -195,7 +189,7 @@ def partial_manifest(plan: Plan, shards: ShardRows, units: UnitRows) -> Manifest
     return msgspec.structs.replace(manifest, checksum=plan.build)
 
 
-class GrowingRows:
+class GrowingRows(Rows):
     """Rows of a store that is being built: as if there was no end to them; the settled ones can be read."""
 
     def __init__(
@@ -207,8 +201,9 @@ class GrowingRows:
         options: RowOptions,
         window: int,
     ) -> None:
+        if packed is not None:
+            vars(self).update(vars(stage.cut(packed)))
         self.store, self.options, self.seq_len = store, options, stage.split_to or stage.seq_len
-        self.parent: Any = packed and stage.cut(packed)
         identity = selection_identity(options)
         pad_id = check_pad_id(options.pad_id, store)
         self.settings_fingerprint = settings_fingerprint(options, stage.seq_len, pad_id, identity)
@@ -222,15 +217,9 @@ class GrowingRows:
     def __len__(self) -> int:
         return ENDLESS
 
-    def plan(self, rows: np.ndarray) -> PlannedRows:
-        return self.parent.plan(rows)
-
-    def spans(self, indices: np.ndarray) -> Spans:
-        """Spans of these rows; documents are numbered within the committed part."""
-        return self.parent.spans(indices)
-
-    def last_document(self, rows: int) -> int:
-        return self.parent.last_document(rows)
+    @property
+    def described(self) -> dict[str, Any]:
+        return {}
 
     def __repr__(self) -> str:
         return f"<the first {self.settled:,} rows of {self.seq_len:,} tokens of {self.store.place}>"
@@ -238,29 +227,20 @@ class GrowingRows:
 
 def _check_followable(recipe: Recipe, options: RowOptions) -> None:
     """Refuse settings that need documents not built yet, and names that the recipe does not have."""
-    wait = "wait for the build to end, and use packline.Loader"
-    if options.shuffle_documents is not None:
+    needs_all = {
+        "shuffle_documents": options.shuffle_documents is not None,
+        "best_fit without pack_window": options.packing == "best_fit" and options.pack_window is None,
+        "unique": options.unique,
+        "exclude": options.exclude,
+    }
+    if chosen := [name for name, given in needs_all.items() if given]:
         raise RecipeError(
-            "shuffle_documents needs the number of documents, and the store is still being built",
-            hint=f"a loader shuffles the rows; or {wait}",
+            f"{chosen[0]} needs all documents, and the store is still being built",
+            hint="wait for the build to end, and use packline.Loader; or choose what some units decide: a "
+            "loader shuffles the rows, and pack_window=8 packs the documents of 8 units together",
         )
-    if options.packing == "best_fit" and options.pack_window is None:
-        raise RecipeError(
-            "best_fit needs the lengths of all documents, and the store is still being built",
-            hint=f"pack_window=8 packs the documents of 8 units together; or {wait}",
-        )
-    for name in ("unique", "exclude"):
-        if getattr(options, name):
-            raise RecipeError(
-                f"{name} is for a finished store, and the store is still being built", hint=wait
-            )
     if options.split not in (*SPLITS, "all"):
         raise RecipeError(f"split is {options.split!r}: expected one of {', '.join(SPLITS)}, all")
-    names = source_names(recipe)
-    labels = sorted({source.label for source in recipe.sources if source.label is not None})
-    for what, wanted, known in (("source", options.sources, names), ("label", options.labels, labels)):
-        for name in (wanted,) if isinstance(wanted, str) else wanted or ():
-            if name not in known:
-                raise RecipeError(
-                    f"the recipe has no {what} {name!r}: expected {' or '.join(map(repr, known)) or 'none'}"
-                )
+    choice = options.canonical()
+    check_known("the recipe", "source", choice.sources, source_names(recipe))
+    check_known("the recipe", "label", choice.labels, (source.label for source in recipe.sources))

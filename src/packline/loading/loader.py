@@ -12,7 +12,7 @@ import operator
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast, get_args, overload
+from typing import TYPE_CHECKING, Any, get_args, overload
 
 import numpy as np
 
@@ -26,11 +26,11 @@ from packline.notebook import Notebook
 from packline.packing.batch import ALL_FIELDS, FIELDS, CompactBatch, read_batch
 from packline.packing.layout import IGNORED
 from packline.packing.options import Keys, LoaderOptions, check_options
+from packline.packing.rows import Rows
 
 if TYPE_CHECKING:
     from typing import Unpack
 
-    from packline.packing.batch import RowSource
     from packline.settings import LoaderKeywords
     from packline.store.fetching import Traffic
     from packline.store.files import StoreFiles
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
 Batch = dict[str, np.ndarray]
 
 OWN_NAMES = {"tokens": "input_ids", "targets": "labels"}
-"""Names of these fields in Hugging Face models."""
 OF_FILE = [name for name in LoaderOptions.__struct_fields__ if name != "plans"]
 KNOWN = frozenset(OF_FILE) | {"rank", "world_size", "epochs"}
 
@@ -85,7 +84,7 @@ class Loader(Notebook):
 
     def __init__(
         self,
-        rows: RowSource | Mixture | Stage | Sequence[Stage],
+        rows: Rows | Mixture | Stage | Sequence[Stage],
         *,
         rank: int = 0,
         world_size: int = 1,
@@ -122,16 +121,11 @@ class Loader(Notebook):
         """Refuse batches that the ranks cannot share."""
         for number, (stage, size) in enumerate(zip(self.schedule.declared, self.schedule.sizes, strict=True)):
             if size % self.world_size:
-                least = size // self.world_size * self.world_size
-                nearest = " or ".join(
-                    f"{rows:,} rows ({rows * stage.seq_len:,} tokens)"
-                    for rows in (least, least + self.world_size)
-                    if rows
-                )
+                more = size + -size % self.world_size
                 raise RecipeError(
                     f"stage {number}: expected a batch_size that {self.world_size} ranks can share, "
                     f"found {size:,}; a row has {stage.seq_len:,} tokens",
-                    hint=f"nearest multiples of world_size: {nearest}",
+                    hint=f"next multiple of world_size: {more:,} rows ({more * stage.seq_len:,} tokens)",
                 )
 
     @classmethod
@@ -248,8 +242,8 @@ class Loader(Notebook):
 
     @property
     def _remote(self) -> list[StoreFiles]:
-        found = dict.fromkeys(getattr(rows.store, "files", None) for rows in self.schedule.sources.values())
-        return [files for files in found if files is not None and files.traffic is not None]
+        found = dict.fromkeys(rows.store.files for rows in self.schedule.sources.values())
+        return [files for files in found if files.traffic is not None]
 
     def place_of(self, step: int) -> tuple[ScheduledStage, int, int]:
         """Stage of a step, and the range of this rank's rows in it."""
@@ -354,9 +348,9 @@ class Loader(Notebook):
         )
 
 
-def _stages(rows: RowSource | Mixture | Stage | Sequence[Stage], epochs: int | None) -> list[Stage]:
-    if hasattr(rows, "read") and hasattr(rows, "seq_len"):
-        return [Stage(Mixture([(cast("RowSource", rows), 1, epochs)]))]
+def _stages(rows: Rows | Mixture | Stage | Sequence[Stage], epochs: int | None) -> list[Stage]:
+    if isinstance(rows, Rows):
+        return [Stage(Mixture([(rows, 1, epochs)]))]
     stages = [Stage(rows)] if isinstance(rows, Mixture) else [rows] if isinstance(rows, Stage) else rows
     if not isinstance(stages, list | tuple) or not all(isinstance(stage, Stage) for stage in stages):
         raise RecipeError(

@@ -28,7 +28,7 @@ from packline.quantities import read_number
 from packline.ragged import offsets_of
 
 if TYPE_CHECKING:
-    from packline.packing.batch import RowSource
+    from packline.packing.rows import Rows
 
 
 LONGEST_PERIOD = 1 << 18
@@ -61,7 +61,6 @@ class Interleaving:
 
     @property
     def exact(self) -> list[Fraction]:
-        """Exact share of each source; they add up to 1."""
         return [Fraction(part, self.period) for part in self.parts]
 
     def sources(self, start: int, stop: int) -> np.ndarray:
@@ -82,8 +81,7 @@ class Interleaving:
 
     def place(self, source: int, index: int) -> int:
         """Place of the source's row number `index`, counted over all sources."""
-        periods, rest = divmod(index, self.parts[source])
-        return periods * self.period + int(self._places_of(source)[rest])
+        return int(self.places(source, np.array([index]))[0])
 
     def places(self, source: int, indices: np.ndarray) -> np.ndarray:
         """Places of these rows of a source, counted over all sources; int64 of the same shape."""
@@ -168,8 +166,7 @@ def _schedule(parts: Sequence[int], period: int) -> np.ndarray:
     return schedule
 
 
-WeightedRows: TypeAlias = "tuple[RowSource, Weight] | tuple[RowSource, Weight, int | None]"
-"""Rows, their weight, and the largest number of times that each row may be used."""
+WeightedRows: TypeAlias = "tuple[Rows, Weight] | tuple[Rows, Weight, int | None]"
 
 
 class Mixture(Notebook):
@@ -199,7 +196,7 @@ class Mixture(Notebook):
         entries = [_entry(entry, number) for number, entry in enumerate(sources)]
         if not entries:
             raise RecipeError("a mixture needs at least one source, found none")
-        self.rows: tuple[RowSource, ...] = tuple(rows for rows, _, _ in entries)
+        self.rows: tuple[Rows, ...] = tuple(rows for rows, _, _ in entries)
         self.weights: tuple[Weight, ...] = tuple(weight for _, weight, _ in entries)
         self.max_epochs: tuple[int | None, ...] = tuple(epochs for _, _, epochs in entries)
         self.interleaving = Interleaving(self.weights)
@@ -227,12 +224,6 @@ class Mixture(Notebook):
         """
         if seq_len == self.seq_len:
             return self
-        for number, rows in enumerate(self.rows):
-            if seq_len < 1 or rows.seq_len % seq_len:
-                raise RecipeError(
-                    f"source {number}: cannot cut rows of {rows.seq_len:,} tokens into rows of {seq_len:,}",
-                    hint="choose a divisor, or make rows of that length: store.rows(seq_len=...)",
-                )
         cut = [rows.split_to(seq_len) for rows in self.rows]
         return Mixture(zip(cut, self.weights, self.max_epochs, strict=True))
 
@@ -260,7 +251,7 @@ class Mixture(Notebook):
         return f"<Mixture: {shares}>"
 
 
-def _entry(entry: Any, number: int) -> tuple[RowSource, Weight, int | None]:
+def _entry(entry: Any, number: int) -> tuple[Rows, Weight, int | None]:
     if not isinstance(entry, tuple | list) or len(entry) not in (2, 3):
         raise RecipeError(
             f"source {number} of a mixture: expected (rows, weight) or (rows, weight, max_epochs), "
@@ -277,8 +268,7 @@ def _entry(entry: Any, number: int) -> tuple[RowSource, Weight, int | None]:
     return rows, weight, epochs
 
 
-def _check_alike(sources: Sequence[RowSource]) -> None:
-    """Reject rows that cannot share a batch, and duplicate rows."""
+def _check_alike(sources: Sequence[Rows]) -> None:
     first, seen = sources[0], dict[str, int]()
     for number, rows in enumerate(sources):
         if rows.seq_len != first.seq_len:
@@ -296,7 +286,7 @@ def _check_alike(sources: Sequence[RowSource]) -> None:
         seen[rows.fingerprint] = number
 
 
-def check_same_tokenizer(rows: RowSource, other: RowSource, name: str, other_name: str) -> None:
+def check_same_tokenizer(rows: Rows, other: Rows, name: str, other_name: str) -> None:
     found, expected = rows.store.manifest.tokenizer, other.store.manifest.tokenizer
     if found.fingerprint != expected.fingerprint:
         raise RecipeError(
@@ -333,7 +323,7 @@ class Stage:
     @refuse_unknown_names
     def __init__(
         self,
-        rows: RowSource | Mixture,
+        rows: Rows | Mixture,
         *,
         tokens: int | str | None = None,
         seq_len: int | None = None,

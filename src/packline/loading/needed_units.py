@@ -5,7 +5,7 @@ An order that follows the stored one needs the rows of the windows up to its pla
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from packline.fingerprint import hash_value
@@ -18,18 +18,16 @@ from packline.store.naming import STREAM, parse_unit
 from packline.store.reader import StoreReader
 
 if TYPE_CHECKING:
-    from packline.packing.batch import RowSource
     from packline.packing.rows import Rows
     from packline.store.manifest import Manifest
 
 DIGITS = 12
 
+_KNOWN: WeakKeyDictionary[StoreReader, dict[Any, Any]] = WeakKeyDictionary()
+"""By store: identity of its build, and receipts by sources; states are saved often."""
 
-_UNITS: WeakKeyDictionary[StoreReader, dict[tuple[str, ...], dict[str, str]]] = WeakKeyDictionary()
-_BUILDS: WeakKeyDictionary[StoreReader, str] = WeakKeyDictionary()
 
-
-def units_read(rows: RowSource, order: RowOrder, draws: int) -> list[Any] | None:
+def units_read(rows: Rows, order: RowOrder, draws: int) -> list[Any] | None:
     """Units that the first uses of a source depend on, for a state; None for rows without a store.
 
     Returns:
@@ -38,15 +36,15 @@ def units_read(rows: RowSource, order: RowOrder, draws: int) -> list[Any] | None
     """
     if not hasattr(rows, "options"):
         return None
-    units, packed = 0, cast("Rows", rows)
+    units = 0
     if draws:
         first = min(-(-draws // order.window_rows) * order.window_rows, len(rows))
-        shard, _ = rows.store.locate(packed.last_document(first))
+        shard, _ = rows.store.locate(rows.last_document(first))
         units = list(_receipts(rows)).index(shard.entry.name.partition("-")[2]) + 1
     return [build_of(rows.store), units, chain_of(rows, units)]
 
 
-def chain_of(rows: RowSource, units: int) -> str | None:
+def chain_of(rows: Rows, units: int) -> str | None:
     """Hash of the receipts of a source's first units; None if there are fewer, for now."""
     receipts = list(_receipts(rows).values())
     return hash_value(receipts[:units])[:DIGITS] if units <= len(receipts) else None
@@ -54,9 +52,10 @@ def chain_of(rows: RowSource, units: int) -> str | None:
 
 def build_of(store: StoreReader) -> str:
     """Identity of the build of a store, finished or not."""
-    if store not in _BUILDS:
-        _BUILDS[store] = getattr(store, "build", None) or build_identity(store.manifest)
-    return _BUILDS[store]
+    known = _KNOWN.setdefault(store, {})
+    if "build" not in known:
+        known["build"] = store.build or build_identity(store.manifest)
+    return str(known["build"])
 
 
 def build_identity(manifest: Manifest) -> str:
@@ -81,7 +80,7 @@ def _receipts(rows: Any) -> dict[str, str]:
     """Checksum of the receipt of each unit of the selected sources, in the order of the documents."""
     manifest = rows.store.manifest
     sources = selected_names(manifest.recipe, rows.options)
-    known = _UNITS.setdefault(rows.store, {})
+    known: dict[Any, dict[str, str]] = _KNOWN.setdefault(rows.store, {})
     if sources not in known:
         places = {name: place for place, name in enumerate(sources)}
         table = manifest.units

@@ -45,9 +45,7 @@ class RowOrder(msgspec.Struct, frozen=True):
 
     kind: Literal["global", "blocks", "stored"] = "global"
     block_rows: int = 0
-    """Rows of a block; 0 without blocks."""
     window_blocks: int = 0
-    """Blocks of a window; 0 without blocks."""
 
     @property
     def window_rows(self) -> int:
@@ -187,7 +185,6 @@ class Order:
         return blocks * self.order.block_rows + inner
 
     def _order_block(self, epoch: int, number: int) -> np.ndarray:
-        """Rows of block `number` of an epoch: `_step` rows, or fewer at the end of the epoch."""
         *held, block = self._block
         if held != [epoch, number]:
             places = np.arange(number * self._step, min((number + 1) * self._step, self.rows))

@@ -41,7 +41,6 @@ from packline.errors import PacklineError
 from packline.loading.schedule import parts_of
 from packline.packing.batch import BatchPart, plan_rows
 from packline.packing.gather import PlannedRows
-from packline.packing.rows import Rows
 
 if TYPE_CHECKING:
     from packline.loading.loader import Loader
@@ -166,7 +165,7 @@ class PlanAhead:
 def plan_steps(loader: Loader, steps: range) -> dict[int, PlannedRows]:
     """Plan steps of one stage together; none of rows that are not those of a finished store."""
     ranges = [loader.place_of(step) for step in steps]
-    if not ranges or not all(isinstance(rows, Rows) for rows in ranges[0][0].mixture.rows):
+    if not ranges or any(rows.settled is not None for rows in ranges[0][0].mixture.rows):
         return {}
     stage, size = ranges[0][0], ranges[0][2] - ranges[0][1]
     runs: list[list[int]] = []  # ranges that follow one another are looked up at once
@@ -206,8 +205,7 @@ class ReadAhead(PlanAhead):
         ends = (start, stop, stage.steps * stage.batch_size)
         for source, rows in enumerate(stage.mixture.rows):
             draw, after, end = (stage.draws(source, row) for row in ends)
-            will_need = getattr(rows, "will_need", None)
-            if will_need is None or draw == after:
+            if draw == after:
                 continue
             order = stage.orders[source]
             window = order.order.window_rows
@@ -219,5 +217,5 @@ class ReadAhead(PlanAhead):
             reached = self._reached.get(rows.fingerprint, -1)
             # After a jump, begin with the window that the draws are in.
             for number in range(reached if first <= reached <= last + 1 else first, last + 1):
-                will_need(*order.block(number))
+                rows.will_need(*order.block(number))
             self._reached[rows.fingerprint] = last + 1

@@ -22,14 +22,14 @@ from packline.errors import PacklineError, RecipeError
 from packline.loading.order import row_order
 from packline.packing.options import DEFAULTS, DocumentFilter, LoaderOptions, RowOptions
 from packline.quantities import read_quantities
-from packline.recipe import Natural, Positive, Share, check_weight
+from packline.recipe import Natural, Positive, Share
 from packline.storage.places import place_in, resolved
 from packline.toml import read_table, read_toml
 
 if TYPE_CHECKING:
     from packline.loading.mixture import Stage
     from packline.loading.schedule import Schedule
-    from packline.packing.batch import RowSource
+    from packline.packing.rows import Rows
     from packline.store.reader import StoreReader
 
 
@@ -37,7 +37,6 @@ class SourceSettings(RowOptions, frozen=True, forbid_unknown_fields=True, kw_onl
     """Rows of one store in a stage: a table `[[stages.sources]]`."""
 
     store: str
-    """Folder of the store, relative to the file."""
     weight: int | float | str | None = None
     """Share of the stage's rows, `0.7` or `"1/3"`; required if there are other sources."""
     max_epochs: Positive | Literal["unlimited"] = 1
@@ -45,7 +44,6 @@ class SourceSettings(RowOptions, frozen=True, forbid_unknown_fields=True, kw_onl
 
     @property
     def options(self) -> RowOptions:
-        """Documents of the store, and how they fill rows."""
         return RowOptions(**{name: getattr(self, name) for name in RowOptions.__struct_fields__})
 
 
@@ -57,35 +55,27 @@ class StageSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     """
 
     seq_len: Annotated[int, Meta(ge=2)]
-    """Tokens per row, as packed."""
     tokens: Positive | None = None
     """Length of the stage, rounded down to whole batches; by default until a source is used up."""
-    sources: tuple[SourceSettings, ...]
+    sources: Annotated[tuple[SourceSettings, ...], Meta(min_length=1)]
     split_to: Positive | None = None
-    """Cut the packed rows into rows of n tokens; n divides `seq_len`."""
     batch_size: Positive | None = None
-    """Rows per global batch in this stage; by default that of `[loader]`."""
     batch_tokens: Positive | None = None
-    """The same in tokens, in place of `batch_size`."""
     from_step: Natural | None = None
     """First step of the stage: the stage before ends there, whatever its length."""
 
-    def cut(self, rows: RowSource) -> RowSource:
-        """Packed rows in the length of the stage."""
+    def cut(self, rows: Rows) -> Rows:
         return rows if self.split_to is None else rows.split_to(self.split_to)
 
 
 class RunFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A whole run, as written in the file."""
-
     loader: LoaderOptions
-    stages: tuple[StageSettings, ...]
+    stages: Annotated[tuple[StageSettings, ...], Meta(min_length=1)]
 
 
 PACKING_FIELDS = tuple(
     name for name in RowOptions.__struct_fields__ if name not in DocumentFilter.__struct_fields__
 )
-"""Settings that turn documents into rows, in a stage or in a source."""
 OF_A_PACKING = ("min_tail_fraction", "overflow", "pack_window")
 """Settings that belong to one packing alone."""
 
@@ -116,7 +106,7 @@ def parse_run(table: dict[str, Any], name: str = "the run file") -> RunFile:
             own = read_table(source, SourceSettings, f"{where}.sources[{place}]")
             other = OF_A_PACKING if "packing" in own else ()
             source.update({field: value for field, value in common.items() if field not in other} | own)
-    return _check(convert(table, RunFile, name), name)
+    return convert(table, RunFile, name)
 
 
 def settings_of_store(path: str | Path, store: str, *, rows: bool) -> dict[str, Any]:
@@ -163,7 +153,7 @@ def load_run(path: str | Path, until: int | None = None) -> tuple[list[Stage], L
     stores: dict[str, StoreReader] = {}
     stages: list[Stage] = []
 
-    def rows_of(stage: StageSettings, source: SourceSettings) -> RowSource:
+    def rows_of(stage: StageSettings, source: SourceSettings) -> Rows:
         if source.store not in stores:
             stores[source.store] = StoreReader(source.store)
         return stage.cut(Rows(stores[source.store], stage.seq_len, source.options, plans=run.loader.plans))
@@ -187,31 +177,26 @@ def run_schedule(stages: Sequence[Stage], settings: LoaderOptions) -> Schedule:
     )
 
 
-def make_stage(settings: StageSettings, rows_of: Callable[[SourceSettings], RowSource], where: str) -> Stage:
+def make_stage(settings: StageSettings, rows_of: Callable[[SourceSettings], Rows], where: str) -> Stage:
     """Stage with the rows of its sources; `where` is its place, for messages."""
     from packline.loading.mixture import Mixture, Stage
 
-    entries = []
-    for place, source in enumerate(settings.sources):
-        try:
-            rows = rows_of(source)
-        except PacklineError as error:
-            raise type(error)(f"{where}.sources[{place}]: {error.message}", hint=error.hint) from error
-        weight = 1 if source.weight is None else source.weight
-        limit = None if source.max_epochs == "unlimited" else source.max_epochs
-        entries.append((rows, weight, limit))
-    lengths = {
-        name: getattr(settings, name) for name in ("tokens", "batch_size", "batch_tokens", "from_step")
-    }
+    names = ("tokens", "batch_size", "batch_tokens", "from_step")
+    entries, at = [], where
     try:
-        return Stage(Mixture(entries), **lengths)
-    except RecipeError as error:
-        raise RecipeError(f"{where}: {error.message}", hint=error.hint) from error
+        for place, source in enumerate(settings.sources):
+            at = f"{where}.sources[{place}]"
+            if source.weight is None and len(settings.sources) > 1:
+                raise RecipeError("no weight: expected one, since there are several sources")
+            limit = None if source.max_epochs == "unlimited" else source.max_epochs
+            entries.append((rows_of(source), 1 if source.weight is None else source.weight, limit))
+        at = where
+        return Stage(Mixture(entries), **{name: getattr(settings, name) for name in names})
+    except PacklineError as error:
+        raise type(error)(f"{at}: {error.message}", hint=error.hint) from error
 
 
 def _placed(run: RunFile, folder: Path) -> RunFile:
-    """Resolve folders relative to the working directory."""
-
     def below(paths: Any) -> Any:
         if isinstance(paths, str):
             return place_in("" if folder == Path() else str(folder), paths)
@@ -229,38 +214,23 @@ def _placed(run: RunFile, folder: Path) -> RunFile:
     return RunFile(loader=msgspec.structs.replace(run.loader, plans=plans), stages=stages)
 
 
-def _check(run: RunFile, name: str) -> RunFile:
-    """Check everything that can be checked before any store is opened."""
-    if not run.stages:
-        raise RecipeError(f"{name} has no stages", hint="a run file has at least one [[stages]]")
-    tables: list[tuple[str, LoaderOptions | StageSettings]] = [(f"{name}: loader", run.loader)]
-    tables += [(f"{name}: stages[{number}]", stage) for number, stage in enumerate(run.stages)]
-    for where, table in tables:
-        if table.batch_size is not None and table.batch_tokens is not None:
-            raise RecipeError(f"{where} has batch_size and batch_tokens", hint="batch_tokens counts tokens")
-    sized = [table.batch_size is not None or table.batch_tokens is not None for _, table in tables]
-    if not sized[0] and not all(sized[1:]):
-        raise RecipeError(
-            f"{name}: loader has no batch_size: expected rows per global batch",
-            hint='batch_size = 32, or batch_tokens = "512k"; or one of them in every stage',
-        )
-    for number, stage in enumerate(run.stages):
-        where = f"{name}: stages[{number}]"
-        if not stage.sources:
-            raise RecipeError(f"{where} has no sources", hint="name a store under [[stages.sources]]")
-        for place, source in enumerate(stage.sources):
-            if source.weight is not None:
-                check_weight(source.weight, f"{where}.sources[{place}]")
-            elif len(stage.sources) > 1:
-                raise RecipeError(
-                    f"{where}.sources[{place}] has no weight: expected one, since there are several sources",
-                    hint="give each its share: weight = 0.5",
-                )
-    return run
-
-
 def _tables(value: Any) -> list[dict[str, Any]]:
     return [entry for entry in value if isinstance(entry, dict)] if isinstance(value, list) else []
+
+
+DRAFT = """\
+# A packline run: `packline trace THIS --step 0` shows a batch, Loader.from_file(THIS) reads it.
+# The documentation has all settings. A stage with from_step = N changes a run that has begun.
+
+[loader]
+batch_size = {batch_size}                  # rows of the global batch
+seed = 0
+
+[[stages]]
+seq_len = {seq_len}
+packing = "concat"               # "best_fit": no document is cut that fits into a row
+{length}
+"""
 
 
 def draft_run(
@@ -292,39 +262,29 @@ def draft_run(
             hint="give the recipe that the store was built from",
         )
     lasts = tokens or sum(share.tokens or 0 for share in shares)
-    lines = [
-        "# A packline run: `packline trace THIS --step 0` shows a batch, Loader.from_file(THIS) reads it.",
-        "# The documentation has all settings. A stage with from_step = N changes a run that has begun.",
-        "",
-        "[loader]",
-        f"batch_size = {batch_size}                  # rows of the global batch",
-        "seed = 0",
-        "",
-        "[[stages]]",
-        f"seq_len = {seq_len}",
-        'packing = "concat"               # "best_fit": no document is cut that fits into a row',
-        f"tokens = {lasts}" if lasts else "# tokens = 1_000_000_000         # else until a source is used up",
-    ]
     place = str(store.place)
     if isinstance(store.place, Path) and not store.place.is_absolute():
         place = os.path.relpath(place, folder)
-    source = ["", "[[stages.sources]]", f"store = {json.dumps(place)}"]
+    length = (
+        f"tokens = {lasts}" if lasts else "# tokens = 1_000_000_000         # else until a source is used up"
+    )
+    text = DRAFT.format(batch_size=batch_size, seq_len=seq_len, length=length)
+    source = f"\n[[stages.sources]]\nstore = {json.dumps(place)}\n"
     if all(share.weight is None and share.tokens is None for share in shares):
-        lines += [*source, *(f"#   {name}: {size:,} tokens for training" for name, size in sizes.items())]
-        lines += [
-            "# sources = [...]                # some of them only; then each [[stages.sources]] has a weight",
-            "",
-        ]
-        return "\n".join(lines)
+        text += source + "".join(
+            f"#   {name}: {size:,} tokens for training\n" for name, size in sizes.items()
+        )
+        several = "some of them only; then each [[stages.sources]] has a weight"
+        return f"{text}# sources = [...]                # {several}\n"
     for (name, size), share in zip(sizes.items(), shares, strict=True):
         if not size:
             raise RecipeError(f"source {name!r} has a share, and no document in the split train")
         weight = share.weight if share.tokens is None else share.tokens
-        lines += [*source, f"sources = {json.dumps(name)}", f"weight = {json.dumps(weight)}"]
-        lines += [
-            f"# {size:,} tokens for training",
-            "# max_epochs = 2                 # more than 1 where its share asks for more than there is"
-            if share.max_epochs is None
-            else f"max_epochs = {json.dumps(share.max_epochs)}",
-        ]
-    return "\n".join([*lines, ""])
+        epochs = f"max_epochs = {json.dumps(share.max_epochs)}"
+        if share.max_epochs is None:
+            epochs = (
+                "# max_epochs = 2                 # more than 1 where its share asks for more than there is"
+            )
+        text += f"{source}sources = {json.dumps(name)}\nweight = {json.dumps(weight)}\n"
+        text += f"# {size:,} tokens for training\n{epochs}\n"
+    return text

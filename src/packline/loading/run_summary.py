@@ -4,8 +4,7 @@ Also the documents that a run has read: their list, and the refusal of a later s
 again. A new source, of a store that was built again or with other settings, begins with its first rows,
 whatever was trained on before: so a stage with `from_step` is refused if it takes documents of an earlier
 one, unless its `max_epochs` allows one pass more than were begun before. Documents are the same if their
-shards have equal tokens, or, where no shard is shared, if they have the same place in an input file that has
-not changed.
+shards have equal tokens.
 """
 
 from __future__ import annotations
@@ -26,14 +25,13 @@ from packline.store.difference import Change, changes_of
 
 if TYPE_CHECKING:
     from packline.loading.order import Order
-    from packline.packing.batch import RowSource
+    from packline.packing.rows import Rows
     from packline.store.reader import StoreReader
 
 
 SAMPLE = 4096
 """Rows of an earlier source that are looked at: the first, the last, and others at equal distances."""
 ROWS = 1 << 16
-"""Rows of a step of a list."""
 
 
 def write_read_documents(schedule: Schedule, steps: range, path: str | Path) -> int:
@@ -87,10 +85,10 @@ def refuse_used_again(schedule: Schedule) -> None:
         orders |= {rows.fingerprint: order for rows, _, order in sources}
 
 
-def _shared_document(earlier: RowSource, order: Order, draws: int, rows: RowSource) -> int | None:
+def _shared_document(earlier: Rows, order: Order, draws: int, rows: Rows) -> int | None:
     """A document of these rows that the first rows of an earlier source have; None if none was found."""
-    selection: Any = getattr(getattr(rows, "parent", rows), "selection", None)
-    if selection is None or getattr(earlier, "settled", draws) < draws:
+    selection = getattr(rows, "selection", None)
+    if selection is None or (earlier.settled is not None and earlier.settled < draws):
         return None  # rows without a store, or not built yet
     sample = np.unique(np.linspace(0, draws - 1, min(draws, SAMPLE)).astype(np.int64))
     documents = np.unique(earlier.spans(order(sample)).documents)
@@ -108,63 +106,40 @@ def _in_other_store(store: StoreReader, documents: np.ndarray, other: StoreReade
     times = Counter(theirs)
     numbers = {checksum: number for number, checksum in enumerate(theirs) if times[checksum] == 1}
     shards = np.array([numbers.get(checksum, -1) for checksum in mine], np.int64)
-    if (shards >= 0).any():
-        number = store.firsts.searchsorted(documents, "right") - 1
-        there = shards[number]
-        return np.sort((other.firsts[there] + documents - store.firsts[number])[there >= 0])
-    # Stores that share input files, in units of other sizes.
-    inputs = (
-        set(zip(*map(one.manifest.inputs.names, ("source", "name", "checksum")), strict=True))
-        for one in (store, other)
-    )
-    files = {(source, name) for source, name, _ in set.intersection(*inputs)}
-    if not files:
-        return documents[:0]
-    from packline.packing.exclusions import find_places
-
-    return find_places(store, documents, files, other)
+    number = store.firsts.searchsorted(documents, "right") - 1
+    there = shards[number]
+    return np.sort((other.firsts[there] + documents - store.firsts[number])[there >= 0])
 
 
 class SourceUse(msgspec.Struct, frozen=True):
-    """Use of one source in a stage."""
-
     source: str
     """Store, and the settings of its documents."""
     store: str
     share: float
     rows: int
-    """Rows that it has."""
     used: int
-    """Rows that the stage uses, with repetition."""
     epochs: float
     """Passes at the end of the stage, counted from the beginning of the run."""
     max_epochs: int | None
     missing: int
-    """Rows that it lacks for this."""
 
 
 class StageUse(msgspec.Struct, frozen=True):
-    """One stage of a run."""
-
     first_step: int
     steps: int
     batch_size: int
-    """Rows per global batch."""
     seq_len: int
     tokens: int
     sources: tuple[SourceUse, ...]
 
 
 class RunUse(msgspec.Struct, frozen=True):
-    """A whole run."""
-
     steps: int
     tokens: int
     seed: int
     order: str
     stages: tuple[StageUse, ...]
     warnings: tuple[str, ...]
-    """Reasons for which a loader refuses the run."""
 
 
 def summarize_run(path: str | Path) -> RunUse:
@@ -218,8 +193,6 @@ def _stage_use(stage: ScheduledStage, declared: Stage) -> StageUse:
 
 
 class RunDifference(msgspec.Struct, frozen=True):
-    """Difference between two run files."""
-
     one: str
     other: str
     equal: bool

@@ -26,7 +26,7 @@ from packline.loading.order import GLOBAL, Order, RowOrder
 from packline.packing.batch import BatchPart
 
 if TYPE_CHECKING:
-    from packline.packing.batch import RowSource
+    from packline.packing.rows import Rows
 
 STORES = "stores"
 """Name of the fingerprint of the stores."""
@@ -34,8 +34,6 @@ STORES = "stores"
 
 @dataclass(frozen=True, slots=True)
 class BatchRows:
-    """Rows of one global batch, in their order."""
-
     stage: int
     sources: np.ndarray
     """int64 `[B]`: number of the source within the stage's mixture."""
@@ -66,13 +64,11 @@ class ScheduledStage:
     number: int
     mixture: Mixture
     batch_size: int
-    """Rows per global batch."""
     first_step: int
     steps: int
     consumed: tuple[int, ...]
     """Rows of each source consumed in earlier stages."""
     orders: tuple[Order, ...]
-    """Order of each source."""
     left_over: int
     """Rows after the last whole batch, if the stage ends because a source is used up."""
 
@@ -116,11 +112,9 @@ class Schedule:
             raise RecipeError("a run needs at least one stage, found none")
         self.seed, self.order = seed, order
         self.declared = list(stages)
-        """All stages of the run."""
         self.sizes = [
             _batch_size(number, stage, batch_size, batch_tokens) for number, stage in enumerate(stages)
         ]
-        """Rows per global batch of each of them."""
         self.stages: list[ScheduledStage] = []
         """Those that have a place: up to the first whose end is not known."""
         self.has_end = True
@@ -162,12 +156,11 @@ class Schedule:
         self._firsts = [stage.first_step for stage in self.stages]
 
     def __len__(self) -> int:
-        """Number of steps, that is global batches."""
         return self.stages[-1].first_step + self.stages[-1].steps if self.stages else 0
 
-    def drawn(self, step: int) -> list[tuple[RowSource, int]]:
+    def drawn(self, step: int) -> list[tuple[Rows, int]]:
         """Every source that is used before a step, once each, and how often until then."""
-        found: dict[str, tuple[RowSource, int]] = {}
+        found: dict[str, tuple[Rows, int]] = {}
         for stage in self.stages:
             if stage.first_step >= step:
                 break
@@ -213,7 +206,7 @@ class Schedule:
         return Occurrences(rows[index], epoch, steps + scheduled.first_step, inner)
 
     @cached_property
-    def sources(self) -> dict[str, RowSource]:
+    def sources(self) -> dict[str, Rows]:
         """Rows of every source by fingerprint, once each, in the order of their numbers."""
         return {rows.fingerprint: rows for stage in self.declared for rows in stage.mixture.rows}
 
@@ -252,17 +245,11 @@ class Schedule:
         return facts
 
 
-def described(rows: RowSource) -> dict[str, Any]:
-    """Settings of the documents of a source that are not the default."""
-    described: dict[str, Any] = getattr(getattr(rows, "selection", None), "described", {})
-    return described
-
-
-def source_name(rows: RowSource) -> str:
+def source_name(rows: Rows) -> str:
     """Store of a source, with the settings of its documents that are not the default."""
     words = ", ".join(
         f"{name} {', '.join(map(str, value)) if isinstance(value, list | tuple) else value}"
-        for name, value in described(rows).items()
+        for name, value in rows.described.items()
     )
     name = Path(rows.store.place).name
     return f"{name} ({words})" if words else name
@@ -276,7 +263,15 @@ def _length(
     limit = mixture.limit(consumed)
     steps, left_over = _steps(stage, batch_size), 0
     if end is not None:
-        steps = _steps_until(end, number, steps, first_step)
+        last = None if steps is None else first_step + steps
+        if end <= first_step or (last is not None and last < end):
+            upto = "" if last is None else f", and at most {last:,}, where it ends"
+            raise RecipeError(
+                f"stage {number + 1}: from_step is {end:,}: expected a step after {first_step:,}, the "
+                f"first of stage {number}{upto}",
+                hint=f"leave stage {number} out if it has no step, or give it more tokens",
+            )
+        steps = end - first_step
     if steps is not None:
         if not steps:
             raise RecipeError(
@@ -313,22 +308,6 @@ def _batch_size(number: int, stage: Stage, batch_size: int | None, batch_tokens:
             hint="batch_size counts rows, batch_tokens tokens; of the loader or of every stage",
         )
     return size
-
-
-def _steps_until(end: int, number: int, steps: int | None, first_step: int) -> int:
-    if end <= first_step:
-        raise RecipeError(
-            f"stage {number + 1}: from_step is {end:,}: expected a step after {first_step:,}, the first of "
-            f"stage {number}",
-            hint=f"leave stage {number} out if it has no step",
-        )
-    if steps is not None and first_step + steps < end:
-        raise RecipeError(
-            f"stage {number + 1}: from_step is {end:,}, and stage {number} ends before it, at step "
-            f"{first_step + steps:,}",
-            hint=f"more tokens for stage {number}, or an earlier from_step",
-        )
-    return end - first_step
 
 
 def _steps(stage: Stage, batch_size: int) -> int | None:

@@ -24,10 +24,10 @@ import msgspec
 from packline.errors import RecipeError
 from packline.fingerprint import hash_value
 from packline.loading.order import GLOBAL
-from packline.loading.schedule import STORES, Schedule, described
+from packline.loading.schedule import STORES, Schedule
 
 if TYPE_CHECKING:
-    from packline.packing.batch import RowSource
+    from packline.packing.rows import Rows
 
 STATE_VERSION = 1
 UNKNOWN = "building"
@@ -47,7 +47,7 @@ class RunRecord(msgspec.Struct, frozen=True, omit_defaults=True):
 
 def record_of(schedule: Schedule) -> RunRecord:
     sources = schedule.sources
-    words = [described(rows) for rows in sources.values()]
+    words = [rows.described for rows in sources.values()]
     numbers = {fingerprint: number for number, fingerprint in enumerate(sources)}
     stages = [
         (
@@ -64,11 +64,11 @@ def record_of(schedule: Schedule) -> RunRecord:
     return RunRecord(marks, stages, msgspec.json.decode(msgspec.json.encode(words)) if any(words) else [])
 
 
-def _is_building(rows: RowSource) -> bool:
-    return getattr(rows.store, "build", None) is not None
+def _is_building(rows: Rows) -> bool:
+    return rows.store.build is not None
 
 
-def _mark(rows: RowSource) -> str:
+def _mark(rows: Rows) -> str:
     return UNKNOWN if _is_building(rows) else hash_value(rows.store.manifest.checksum)[:12]
 
 
@@ -81,7 +81,6 @@ def fingerprint_of(schedule: Schedule) -> str:
 
 
 def save_state(schedule: Schedule, step: int) -> dict[str, Any]:
-    """State of a run at a step, as JSON types."""
     state: dict[str, Any] = {
         "version": STATE_VERSION,
         "step": step,
@@ -123,6 +122,10 @@ def check(schedule: Schedule, state: Mapping[str, Any], steps: int | None) -> tu
     return step, _check_units(schedule, state) and known
 
 
+def _another_run(what: str, hint: str) -> RecipeError:
+    return RecipeError(f"this state is from a different run: {what}", hint=hint)
+
+
 def _check_past(schedule: Schedule, state: Mapping[str, Any]) -> bool:
     """Compare what the run of a state and this one draw before its step; False if that is not known yet."""
     # The seed and the order belong to all steps.
@@ -131,25 +134,31 @@ def _check_past(schedule: Schedule, state: Mapping[str, Any]) -> bool:
         ("order", str(schedule.order), state.get("order", str(GLOBAL))),
     )
     if named := [f"{name} (expected {here}, found {there})" for name, here, there in causes if here != there]:
-        raise RecipeError(
-            f"this state is from a different run: it differs in {', '.join(named)}",
-            hint="resume with the stores and settings that the run began with; only ranks may change",
-        )
+        hint = "resume with the stores and settings that the run began with; only ranks may change"
+        raise _another_run(f"it differs in {', '.join(named)}", hint)
     try:
         saved = msgspec.convert(dict(state), RunRecord)
     except msgspec.ValidationError as error:
         raise RecipeError(f"not a loader's state: {error}") from error
     step, own = state["step"], record_of(schedule)
     begun = [stage for stage in saved.stages if stage[0] < step]
+    change: str | None
     for number, there in enumerate(begun):
         if number == len(own.stages) < len(schedule.declared):
             return False
         here = own.stages[number] if number < len(own.stages) else None
         if change := _change_of_stage(schedule, own, saved, there, here):
-            raise _changed_past(step, f"stage {number}: {change}")
-    if len(own.stages) > len(begun) and (first := own.stages[len(begun)][0]) < step:
-        what = f"stage {len(begun)}: expected it to begin at step {step:,} or later, found {first:,}"
-        raise _changed_past(step, what)
+            break
+    else:
+        number, change = len(begun), None
+        if len(own.stages) > number and (first := own.stages[number][0]) < step:
+            change = f"expected it to begin at step {step:,} or later, found {first:,}"
+    if change is not None:
+        raise _another_run(
+            f"before its step {step:,}, stage {number}: {change}",
+            f"keep everything before step {step:,} as it was; a stage with from_step = {step} (or later) may "
+            "have other sources, weights and batch sizes",
+        )
     return True
 
 
@@ -157,19 +166,23 @@ def _change_of_stage(
     schedule: Schedule, own: RunRecord, saved: RunRecord, there: Any, here: Any
 ) -> str | None:
     """First difference of a stage, in words; None if there is none before its end."""
-    if here is None:
-        return f"expected it to begin at step {there[0]:,}, found no such stage"
-    if here[0] != there[0]:
-        return f"expected it to begin at step {there[0]:,}, found {here[0]:,}"
-    if here[1] != there[1]:
-        return f"expected a batch_size of {there[1]:,}, found {here[1]:,}"
-    for place, ((old, _), (new, _)) in enumerate(zip(there[2], here[2], strict=False)):
+    before, after = (
+        {
+            "it to begin at step": f"{stage[0]:,}",
+            "a batch_size of": f"{stage[1]:,}",
+            "weights": " : ".join(f"{weight:,}" for _, weight in stage[2]),
+        }
+        if stage
+        else {}
+        for stage in (there, here)
+    )
+    for what, value in before.items():
+        if (found := after.get(what, "no such stage")) != value:
+            return f"expected {what} {value}, found {found}"
+    for place, ((old, _), (new, _)) in enumerate(zip(there[2], here[2], strict=True)):
         if change := _change_of_source(schedule, own, saved, old, new):
             return f"source {place}: {change}"
-    if len(here[2]) != len(there[2]):
-        return f"expected {len(there[2]):,} sources, found {len(here[2]):,}"
-    weights = [" : ".join(f"{weight:,}" for _, weight in stage[2]) for stage in (there, here)]
-    return None if weights[0] == weights[1] else f"expected weights {weights[0]}, found {weights[1]}"
+    return None
 
 
 def _change_of_source(schedule: Schedule, own: RunRecord, saved: RunRecord, old: int, new: int) -> str | None:
@@ -192,14 +205,6 @@ def _change_of_source(schedule: Schedule, own: RunRecord, saved: RunRecord, old:
     return None if old == new else f"expected source {old} of the run, found {new}"
 
 
-def _changed_past(step: int, what: str) -> RecipeError:
-    return RecipeError(
-        f"this state is from a different run: before its step {step:,}, {what}",
-        hint=f"keep everything before step {step:,} as it was; a stage with from_step = {step} (or later) "
-        "may have other sources, weights and batch sizes",
-    )
-
-
 def _check_units(schedule: Schedule, state: Mapping[str, Any]) -> bool:
     """Compare the units that a state has read with those of the stores; False if one lacks some of them."""
     given = state.get("units")
@@ -211,29 +216,24 @@ def _check_units(schedule: Schedule, state: Mapping[str, Any]) -> bool:
                 hint="a state of the global order belongs to a finished store: wait for the build to end",
             )
         return True
-    complete = True
-    for number, (rows, entry) in enumerate(zip(schedule.sources.values(), given, strict=False)):
-        complete &= _check_source(number, rows, entry)
-    return complete
-
-
-def _check_source(number: int, rows: RowSource, entry: Any) -> bool:
     from packline.loading.needed_units import build_of, chain_of
 
-    build, units, chain = entry
-    if build_of(rows.store) != build:
-        raise RecipeError(
-            f"this state is from a different run: source {number} was read from a build of another recipe, "
-            f"tokenizer or inputs than {rows.store.place}",
-            hint="resume with the store that the run began with",
-        )
-    found = chain_of(rows, units)
-    if found is None:
-        return False
-    if found != chain:
-        raise RecipeError(
-            f"this state is from a different run: the first {units:,} units that it read of source {number} "
-            f"differ from those of {rows.store.place} (expected {chain}, found {found})",
-            hint="the store was built again, with other contents; packline diff shows what differs",
-        )
-    return True
+    complete = True
+    for number, (rows, (build, units, chain)) in enumerate(
+        zip(schedule.sources.values(), given, strict=False)
+    ):
+        place = rows.store.place
+        if build_of(rows.store) != build:
+            raise _another_run(
+                f"source {number} was read from a build of another recipe, tokenizer or inputs than {place}",
+                "resume with the store that the run began with",
+            )
+        found = chain_of(rows, units)
+        complete &= found is not None
+        if found not in (None, chain):
+            raise _another_run(
+                f"the first {units:,} units that it read of source {number} differ from those of {place} "
+                f"(expected {chain}, found {found})",
+                "the store was built again, with other contents; packline diff shows what differs",
+            )
+    return complete

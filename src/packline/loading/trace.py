@@ -17,8 +17,8 @@ from packline.errors import RecipeError, refuse_unknown_names
 from packline.loading.loader import Loader
 from packline.loading.run_file import load_run, run_schedule
 from packline.loading.run_summary import write_read_documents
-from packline.packing.batch import RowSource
 from packline.packing.packer import Spans
+from packline.packing.rows import Rows
 from packline.ragged import offsets_of
 from packline.store.files import store_files
 from packline.store.provenance import Provenance
@@ -26,36 +26,27 @@ from packline.store.reader import StoreReader, document_number, provenance_of
 
 
 class SpanTrace(msgspec.Struct, frozen=True):
-    """Range of a document in a row."""
-
     column: int
     """Place of its first token in the row."""
     tokens: int
     document: int
-    """Number in `store.documents`."""
     start: int
     """First token, counted within the document."""
     provenance: Provenance
-    """Provenance of the document."""
 
 
 class RowTrace(msgspec.Struct, frozen=True):
-    """One row of a batch."""
-
     index: int
     """Place in the global batch."""
     rank: int
     place: int
     """Place in this rank's part of the batch."""
     source: int
-    """Number of the source within the stage's mixture."""
     store: str
     row: int
-    """Number within the source's rows."""
     epoch: int
     """Complete passes over the source before."""
     padding: int
-    """Padding tokens at the end of the row."""
     spans: tuple[SpanTrace, ...]
 
 
@@ -64,11 +55,9 @@ class StepTrace(msgspec.Struct, frozen=True):
 
     step: int
     steps: int
-    """Number of steps of the whole run."""
     stage: int
     stages: int
     batch_size: int
-    """Rows per global batch."""
     seq_len: int
     world_size: int
     fingerprint: str
@@ -77,8 +66,6 @@ class StepTrace(msgspec.Struct, frozen=True):
 
 
 class Occurrence(msgspec.Struct, frozen=True, order=True):
-    """Range of a document in a batch."""
-
     step: int
     index: int
     """Place of the row in the global batch."""
@@ -95,7 +82,6 @@ class Occurrence(msgspec.Struct, frozen=True, order=True):
     place: int
     """Place of the row in this rank's part of the batch."""
     row: int
-    """Number within the source's rows."""
 
 
 @overload
@@ -271,8 +257,7 @@ def _refuse_unfinished(loader: Loader) -> None:
         )
 
 
-def _contents(rows: RowSource, numbers: np.ndarray) -> list[tuple[SpanTrace, ...]]:
-    """Spans of these rows, with the provenance of their documents."""
+def _contents(rows: Rows, numbers: np.ndarray) -> list[tuple[SpanTrace, ...]]:
     spans = rows.spans(numbers)
     columns = (_columns(spans), spans.lengths, spans.documents, spans.starts)
     origins = provenance_of(rows.store, spans.documents)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
-from typing import Any, NamedTuple, Protocol, get_args
+from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 
 import numpy as np
 
@@ -18,53 +18,19 @@ from packline.packing.blocks import take
 from packline.packing.gather import PlannedRows
 from packline.packing.layout import IGNORED, Layout
 from packline.packing.options import Field
-from packline.packing.packer import Spans
-from packline.store.reader import StoreReader
+
+if TYPE_CHECKING:
+    from packline.packing.rows import Rows
 
 ALL_FIELDS: tuple[str, ...] = get_args(Field)
 FIELDS = ALL_FIELDS[:-1]
 """All but the loss mask."""
 
 
-class RowSource(Protocol):
-    """Rows as a loader needs them: number, tokens, store, and fingerprint."""
-
-    @property
-    def store(self) -> StoreReader: ...
-
-    @property
-    def seq_len(self) -> int: ...
-
-    @property
-    def fingerprint(self) -> str:
-        """Hash of everything that determines the contents of the rows."""
-
-    @property
-    def settings_fingerprint(self) -> str:
-        """Hash of the settings alone: of the same rows of any store."""
-
-    def __len__(self) -> int: ...
-
-    def read(self, indices: np.ndarray, fields: Sequence[str] = FIELDS) -> dict[str, np.ndarray]:
-        """Arrays `[B, L]` of these rows, int64 `[B]`."""
-
-    def plan(self, rows: np.ndarray) -> PlannedRows:
-        """Plan what reading rows copies, int64 `[B]`; see `Rows.plan`."""
-
-    def spans(self, indices: np.ndarray) -> Spans:
-        """Documents that these rows hold."""
-
-    def rows_of(self, document: int) -> np.ndarray:
-        """All rows with tokens of this document, sorted int64."""
-
-    def split_to(self, seq_len: int) -> RowSource:
-        """Cut the same rows to a length that divides theirs."""
-
-
 class BatchPart(NamedTuple):
     """Rows of one source in a batch."""
 
-    source: RowSource
+    source: Rows
     rows: np.ndarray
     """int64 `[b]`: numbers of the rows in the source."""
     places: np.ndarray | None = None
@@ -131,7 +97,6 @@ class CompactBatch(NamedTuple):
 
 @cache
 def _kinds(fields: tuple[str, ...]) -> dict[str, np.dtype[Any]]:
-    """Dtypes of these fields and of the fields they are computed from."""
     if unknown := sorted(set(fields).difference(ALL_FIELDS)):
         raise RecipeError(f"no field {', '.join(unknown)}: expected some of {', '.join(ALL_FIELDS)}")
     needed = set(fields)

@@ -56,7 +56,6 @@ class Pieces(NamedTuple):
     """uint32 or int64 `[F]`: place of the document of each full row, ascending; empty if not requested."""
     tokens: int
     split: int
-    """Documents with more than one row."""
 
 
 class BestFit:
@@ -305,7 +304,6 @@ def _place_type(documents: int) -> np.dtype:
 
 
 def _survey(blocks: Iterable[np.ndarray], start: int, stop: int, seq_len: int, *, keep: bool) -> Pieces:
-    """Run the pass over the lengths of the documents at places `start` to `stop`."""
     place_type = _place_type(stop)
     remainders = np.empty(stop - start if keep else 0, "<u2" if seq_len <= 1 << 16 else "<u4")
     counts = np.zeros(seq_len + 1, np.int64)

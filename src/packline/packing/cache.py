@@ -38,8 +38,6 @@ takes seconds."""
 BLOCK_BYTES = 16 << 20
 ALIGNED = 64
 HEAD = 40
-"""Bytes before the header."""
-DTYPES = ("<u2", "<u4", "<i4", "<i8")
 
 Plans: TypeAlias = str | Path | dict[Any, Any] | None
 """Folder of plans; None: below the store. A dict keeps them in memory, and nothing is written: for a store
@@ -47,8 +45,6 @@ that is still being built, whose plans are for a moment's state."""
 
 
 class Plan(NamedTuple):
-    """Arrays by name, and the facts that were kept with them."""
-
     arrays: dict[str, np.ndarray]
     facts: dict[str, Any]
     folder: Path | None = None
@@ -61,9 +57,7 @@ class PlanHeader(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     arrays: dict[str, tuple[str, int, int]]
     """dtype, first byte behind the header, and size of each."""
     bytes: int
-    """Bytes behind the header."""
     checksum: str
-    """Checksum of everything behind the header."""
 
 
 def plan_fingerprint(store: StoreReader, settings: dict[str, Any]) -> str:
@@ -124,8 +118,6 @@ def save_plan(folder: Path, fingerprint: str, plan: Plan) -> Plan:
     end, hasher = 0, Hasher()
     for name, array in plan.arrays.items():
         dtype = array.dtype.newbyteorder("<").str
-        if dtype not in DTYPES or array.ndim != 1:
-            raise ValueError(f"{name}: a plan holds no array of {array.dtype} and {array.ndim} dimensions")
         listed[name] = (dtype, end, len(array))
         end += array.nbytes + -array.nbytes % ALIGNED
     for block in _blocks(plan.arrays):
@@ -170,10 +162,8 @@ def load_plan(folder: Path, fingerprint: str, *, check: bool | None = None) -> P
     try:
         size = stat_file(path, folder).st_size
         data = np.memmap(path, np.uint8, "r").view(np.ndarray) if size else np.empty(0, np.uint8)
-    except CorruptStore as error:
-        raise _refused(folder, f"cannot be read: {error}") from error
     except OSError as error:
-        raise _refused(folder, f"cannot be read: {error.strerror}") from error
+        raise _refused(folder, f"cannot be read: {error.strerror or error}") from error
     end = HEAD + int.from_bytes(data[32:HEAD].tobytes(), "little")
     head = data[HEAD:end].tobytes()
     if size < end or data[:32].tobytes() != hash_bytes(head).encode():

@@ -31,7 +31,6 @@ class Concat:
         kept = tail > 0 and tail >= min_tail_fraction * seq_len
         self._rows = whole + kept
         self._held = min(self._rows * seq_len, self.tokens)
-        """Tokens that are in some row."""
 
     def __len__(self) -> int:
         return self._rows
@@ -66,7 +65,6 @@ class Concat:
         return Spans(offsets, documents, starts, lengths, begins, sizes, following)
 
     def _row(self, row: int) -> Spans:
-        """Do the same for one row, in half of the time."""
         begin, end = row * self.seq_len, min((row + 1) * self.seq_len, self.tokens)
         places, before = self._sums.find(np.array([begin, end]))
         (first, after), (start, last) = places.tolist(), before.tolist()

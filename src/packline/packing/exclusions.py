@@ -48,11 +48,9 @@ class Repeated(NamedTuple):
     """Documents whose text occurs earlier, by their places in the selection, int64; in no order."""
 
     own: np.ndarray
-    """Documents whose text an earlier document of the selection has."""
     firsts: np.ndarray
     """Place of the first document with each of these texts."""
     foreign: np.ndarray
-    """Documents whose text one of the other stores has."""
 
 
 def repeated_texts(
@@ -151,13 +149,11 @@ class ExclusionList:
         except OSError as error:
             raise InputError(f"cannot read the list {path}: {error.strerror}") from error
         self.checksum = hash_bytes(self._data)
-        """Checksum of the file's bytes."""
         self.note = ""
         """Entries that the store does not have, in words; after `documents_in`."""
 
     @cached_property
     def table(self) -> pa.Table:
-        """Columns source, file, position and hash, without repeated entries."""
         try:
             file = pq.ParquetFile(io.BytesIO(self._data))
             found = file.schema_arrow
@@ -176,7 +172,20 @@ class ExclusionList:
 
     def documents_in(self, store: StoreReader) -> np.ndarray:
         """Numbers in a store of the listed documents, sorted int64."""
-        documents = _documents_at(store, self.table, self.name)
+        table = self.table
+        by_source = {
+            source: _Places.of(table.filter(pc.equal(table["source"], source)))
+            for source in pc.unique(table["source"]).to_pylist()
+        }
+        labels = shard_labels(store)
+
+        def find(number: int) -> np.ndarray:
+            source = labels[number].source
+            found = _find(store.shards[number], self.name, source, by_source[source])
+            return found + int(store.firsts[number])
+
+        numbers = [number for number, origin in enumerate(labels) if origin.source in by_source]
+        documents = np.sort(np.concatenate([np.empty(0, np.int64), *in_threads(find, numbers)]))
         entries, seen = len(self.table), len(documents)
         if entries and not seen:
             raise RecipeError(
@@ -189,25 +198,7 @@ class ExclusionList:
         return documents
 
 
-def _documents_at(store: StoreReader, table: pa.Table, name: str) -> np.ndarray:
-    """Numbers in a store of the documents at the places of a list, sorted int64."""
-    by_source = {
-        source: _Places.of(table.filter(pc.equal(table["source"], source)))
-        for source in pc.unique(table["source"]).to_pylist()
-    }
-    labels = shard_labels(store)
-    numbers = [number for number, origin in enumerate(labels) if origin.source in by_source]
-
-    def find(number: int) -> np.ndarray:
-        source = labels[number].source
-        found = _find(store.shards[number], name, source, by_source[source])
-        return found + int(store.firsts[number])
-
-    return np.sort(np.concatenate([np.empty(0, np.int64), *in_threads(find, numbers)]))
-
-
 def _find(shard: Shard, name: str, source: str, listed: _Places) -> np.ndarray:
-    """Listed documents of a shard, by their numbers there."""
     file = shard.open_provenance()
     found = [np.empty(0, np.int64)]
     for group, (first, table) in enumerate(file.groups(("file", "position"))):
@@ -303,21 +294,6 @@ def write_list(
     return written
 
 
-def find_places(
-    store: StoreReader, documents: np.ndarray, files: set[tuple[str, str]], other: StoreReader
-) -> np.ndarray:
-    """Numbers in another store, sorted int64, of the documents at the places of these.
-
-    Args:
-        documents: their numbers in `store`, int64 `[N]`, ascending.
-        files: source and name of the files whose documents are looked for.
-    """
-    rows = [row for _, table in _listed(store, documents) for row in table.to_pylist()]
-    listed = [{**row, "hash": None} for row in rows if (row["source"], row["file"]) in files]
-    schema = pa.schema([SCHEMA.field(name) for name in (*PLACE, "hash")])
-    return _documents_at(other, pa.Table.from_pylist(listed, schema), str(store.place))
-
-
 def write_duplicates(path: str | Path, store: StoreReader) -> tuple[int, int]:
     """Write the list of all documents whose text an earlier document of the store has.
 
@@ -336,7 +312,6 @@ def write_duplicates(path: str | Path, store: StoreReader) -> tuple[int, int]:
 
 
 def check_list_path(path: str | Path) -> None:
-    """Refuse a name that does not look like Parquet, and a URI, before the work."""
     refuse_remote(path, "a list of documents")
     if Path(path).suffix != ".parquet":
         raise RecipeError(f"--write {path}: expected a name that ends in .parquet", hint="a list is Parquet")

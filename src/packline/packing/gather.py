@@ -31,16 +31,13 @@ from packline.store.shard import Shard, wrong_id
 class PlannedRows(NamedTuple):
     stores: tuple[StoreReader, ...]
     layout: Layout
-    """Spans of the rows, without a loss mask."""
     shards: list[Shard]
-    """Shard of each range."""
     starts: list[int]
     """First token of each in its shard."""
     stops: list[int]
     rows: np.ndarray
     """int64 `[N]`, ascending: row of the layout that each is for."""
     pad_ids: list[int]
-    """Token at padding of each row."""
     places: tuple[list[int], list[int]] | None = None
     """Piece of each range of a remote store, -1 for one that is not in one piece, and its begin there."""
 
@@ -188,7 +185,6 @@ class PlannedRows(NamedTuple):
         return found
 
     def _losses(self) -> list[np.ndarray]:
-        """Bytes of `NAME.loss` of each range, ones where a shard has none."""
         return [
             np.ones(stop - start, np.uint8) if (loss := shard.loss_ranges) is None else loss[start:stop]
             for shard, start, stop in zip(self.shards, self.starts, self.stops, strict=True)
@@ -215,7 +211,6 @@ class PlannedRows(NamedTuple):
         return found.reshape(len(layout), layout.seq_len + 1)
 
     def _check_ids(self) -> None:
-        """Search all tokens for the first one outside of the vocabulary."""
         sizes = {store.files: store.manifest.tokenizer.vocab_size for store in self.stores}
         for shard, start, stop in zip(self.shards, self.starts, self.stops, strict=True):
             tokens, vocabulary = shard.token_ranges[start:stop], sizes[shard.files]

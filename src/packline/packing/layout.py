@@ -54,7 +54,6 @@ class Layout:
     padding: np.ndarray
     """int64 `[B]`: places at the end of each row that no span fills."""
     padded: bool
-    """True if there is any padding."""
     last_targets: np.ndarray = field(default_factory=lambda: NO_ROWS)
     """bool `[B]`: True for rows with a token behind them that is the target of their last one."""
     linked: np.ndarray | None = None
@@ -116,7 +115,6 @@ class Layout:
         return len(self.offsets) - 1
 
     def pads(self) -> list[tuple[int, int]]:
-        """Start and end of the padding of each row that has any."""
         if not self.padded:
             return []
         rows = np.flatnonzero(self.padding)
@@ -221,21 +219,16 @@ def cu_seqlens(segment_ids: np.ndarray) -> np.ndarray:
     [0, 3, 5, 6, 12]
     """
     rows = _rows(segment_ids)
-    _check_count(rows.size)
+    if rows.size > MOST_TOKENS:
+        raise RecipeError(
+            f"a batch of {rows.size:,} tokens: cu_seqlens counts at most {MOST_TOKENS:,} (int32)",
+            hint="take the batch in parts",
+        )
     if not rows.size:
         return np.zeros(1, np.int32)
     begins = np.ones(rows.shape, np.bool_)
     np.not_equal(rows[:, 1:], rows[:, :-1], out=begins[:, 1:])
     return np.append(np.flatnonzero(begins), rows.size).astype(np.int32)
-
-
-def max_seqlen(boundaries: np.ndarray) -> int:
-    """Length of the longest segment, padding included, from `cu_seqlens`.
-
-    >>> max_seqlen(np.array([0, 3, 5, 6, 12]))
-    6
-    """
-    return int(np.diff(boundaries).max(initial=0))
 
 
 def attention_mask(segment_ids: np.ndarray) -> np.ndarray:
@@ -269,11 +262,3 @@ def _rows(segment_ids: np.ndarray) -> np.ndarray:
             hint="flatten the dimensions of micro-batches first",
         )
     return found
-
-
-def _check_count(tokens: int) -> None:
-    if tokens > MOST_TOKENS:
-        raise RecipeError(
-            f"a batch of {tokens:,} tokens: cu_seqlens counts at most {MOST_TOKENS:,} (int32)",
-            hint="take the batch in parts",
-        )

@@ -33,7 +33,6 @@ REMOTE_SHARDS = 1 << 6
 IN_MEMORY_SHARDS = 1 << 12
 """Shards whose indexes are read for that; reading one takes 60 microseconds."""
 AHEAD = 32
-"""Indexes of a remote store that are brought at once in a pass over lengths."""
 
 
 class Sums:
@@ -85,8 +84,6 @@ def sums_of(selection: Selection, weigh: Callable[[np.ndarray], np.ndarray], nam
 
 
 class ShardPlaces(NamedTuple):
-    """A shard, and the range of its documents among those of a pass."""
-
     shard: Shard
     start: int
     stop: int
@@ -127,7 +124,6 @@ class ShardRange:
         ]
 
     def documents(self, places: np.ndarray) -> np.ndarray:
-        """Numbers in the store of the documents at these places, int64 `[N]`."""
         return places + self._shifts[0 if self._unbroken else self._places.searchsorted(places, "right") - 1]
 
     def places(self, documents: np.ndarray) -> np.ndarray:
@@ -167,7 +163,6 @@ class ShardRange:
         return places, before
 
     def before(self, places: np.ndarray) -> np.ndarray:
-        """Tokens before these places, int64 `[N]`, each below D."""
         part = self._places.searchsorted(places, "right") - 1
         return self.at(self.documents(places))[0] - self._token_shifts[part]
 
@@ -187,7 +182,6 @@ class ShardRange:
 
     @cached_property
     def _begins(self) -> np.ndarray:
-        """int64 `[D+1]`: start of each document, and the end of the last."""
         begins = np.zeros(len(self) + 1, np.int64)
         parts = self.parts()
         bring_indexes([part.shard for part in parts])

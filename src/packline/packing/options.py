@@ -22,9 +22,7 @@ Packing: TypeAlias = Literal["concat", "best_fit", "pad"]
 SplitChoice: TypeAlias = Literal["train", "val", "test", "all"]
 Overflow: TypeAlias = Literal["truncate", "split", "drop"]
 Field: TypeAlias = Literal["tokens", "targets", "position_ids", "segment_ids", "loss_mask"]
-"""Array of a batch."""
 Keys: TypeAlias = Literal["packline", "huggingface"]
-"""Convention for the names of the arrays."""
 PACKINGS: tuple[Packing, ...] = get_args(Packing)
 OrderName: TypeAlias = Literal["global", "blocks"]
 """Order of rows: all of a source shuffled, or blocks of them within windows."""
@@ -32,28 +30,22 @@ OVERFLOWS: tuple[Overflow, ...] = get_args(Overflow)
 
 
 class DocumentFilter(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Documents of a store, and their order.
+    """Documents of a store, and their order; `Store.rows` explains them.
 
     >>> DocumentFilter(labels=["web", "code", "web"]).canonical().labels
     ('code', 'web')
     """
 
     split: str = "train"
-    """`train`, `val`, `test`, or `all`."""
     labels: str | tuple[str, ...] | None = None
-    """Only documents with this label, or with one of these."""
     sources: str | tuple[str, ...] | None = None
-    """Only documents of this source, or of these."""
     min_tokens: Natural | None = None
-    """Only documents with at least n tokens, including boundary tokens."""
     max_tokens: Positive | None = None
-    """Only documents with at most n tokens."""
     where: str | None = None
     """Only documents that meet a condition on their columns: `score >= 3 and language in ['de', 'en']`."""
     unique: bool | str | tuple[str, ...] = False
     """True: only the first of equal texts. Folders of other stores: also no text that one of them has."""
     exclude: str | tuple[str, ...] | None = None
-    """List of documents to leave out, or several: Parquet, as `packline verify --write` makes it."""
     shuffle_documents: Seed | None = None
     """Seed for a shuffle of the documents before they are packed; None keeps the stored order."""
 
@@ -76,44 +68,30 @@ class RowOptions(DocumentFilter, frozen=True, forbid_unknown_fields=True, kw_onl
     """Documents of a store, and how they fill rows."""
 
     packing: Packing = "concat"
-    """`concat`, `best_fit` or `pad`; `packline info --seq-len` reports the cost of each."""
     min_tail_fraction: Annotated[float, Meta(ge=0, le=1)] = 0.5
     """For concat: smallest share of a row for which the last row is kept, padded."""
     pack_window: Positive | None = None
-    """For best_fit: units of a source that are packed together; None: all documents."""
     overflow: Overflow = "truncate"
-    """For pad: `truncate`, `split` or `drop` documents longer than a row."""
     boundary_loss: bool = False
-    """True if the end of a document predicts the beginning of the next."""
     pad_id: Natural | None = None
-    """Token at padding; None: the end-of-document token."""
 
 
 class LoaderOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Batches of rows, and their order: the table `[loader]` of a run file."""
+    """Batches of rows, and their order: the table `[loader]` of a run file; `Loader` explains them."""
 
     batch_size: Positive | None = None
     """Rows per global batch, over all ranks; required, unless every stage has its own."""
     batch_tokens: Positive | None = None
     """The same in tokens, in place of `batch_size`: row lengths must divide it."""
     seed: Seed = 0
-    """Seed for the order of rows."""
     shuffle: bool = True
-    """False: rows come in the order of their documents."""
     order: OrderName = "global"
-    """`global`, or `blocks`: blocks of rows, shuffled within windows."""
     block_rows: Positive | None = None
-    """For blocks: adjacent rows that stay together."""
     window_blocks: Positive | None = None
-    """For blocks: blocks whose rows are mixed."""
     fields: tuple[Field, ...] | None = None
-    """Arrays of a batch; by default tokens, targets, position_ids and segment_ids."""
     keys: Keys = "packline"
-    """`packline`, or `huggingface` for models that shift the labels internally."""
     prefetch: Natural = 2
-    """Batches that a thread prepares ahead; 0: none. Does not change any batch."""
     plans: str | None = None
-    """Folder of pack plans; by default that of the store, or the user's cache."""
 
 
 def _unset(kind: type, *names: str) -> list[tuple[str, Any, None]]:
@@ -160,7 +138,6 @@ class ExportChoice(CHOICE):  # type: ignore[misc]
 
 
 DEFAULTS = RowOptions()
-"""Rows of the split train, packed by `concat`."""
 
 Options = TypeVar("Options", DocumentFilter, RowOptions, LoaderOptions)
 

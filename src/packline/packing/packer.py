@@ -73,17 +73,14 @@ class Counts(msgspec.Struct, frozen=True):
 
     rows: int
     documents: int
-    """Documents selected, including dropped ones."""
     tokens: int
     """Tokens of those documents, including boundary tokens."""
     padding_tokens: int = 0
-    """Places of rows without a token."""
     dropped_tokens: int = 0
     """Tokens left out: a tail too short for a row (concat), documents too long for one (pad, drop)."""
     truncated_tokens: int = 0
     """Tokens cut off the ends of documents too long for a row (pad, truncate)."""
     split_documents: int = 0
-    """Documents with tokens in more than one row."""
     rows_with_several_documents: int = 0
 
     def imbalance(self, seq_len: int) -> int:

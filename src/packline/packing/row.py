@@ -30,9 +30,7 @@ class RowSpan(NamedTuple):
     """Range of a document in a row."""
 
     document: int
-    """Number in `store.documents`."""
     start: int
-    """First token within the document."""
     length: int
 
 

@@ -47,6 +47,9 @@ class Rows(Notebook):
     (5, [0, 1, 0, 0, 1], [1, 0, 0, 1, 0])
     """
 
+    settled: int | None = None
+    """Rows that can be read of a store that is still being built; None: all."""
+
     def __init__(
         self,
         store: StoreReader,
@@ -63,7 +66,6 @@ class Rows(Notebook):
         self.selection = Selection(store, options, plans=plans)
         self.packer = _make_packer(self.selection, self.seq_len, options, plans)
         self._whole: Rows | None = None
-        """Rows that these are cut from."""
         self._count = len(self.packer)
         if not self._count:
             raise StoreError(
@@ -83,6 +85,11 @@ class Rows(Notebook):
     def counts(self) -> Counts:
         """Costs of the packing for these documents; takes a pass over the lengths the first time."""
         return self.packer.counts
+
+    @property
+    def described(self) -> dict[str, Any]:
+        """Settings of its documents that are not the default."""
+        return self.selection.described
 
     @property
     def left_out(self) -> tuple[LeftOut, ...]:
@@ -275,15 +282,11 @@ def settings_fingerprint(options: RowOptions, seq_len: int, pad_id: int, selecti
 def check_row_options(options: RowOptions) -> RowOptions:
     """Refuse values that no store can have, and a setting that the packing would ignore."""
     options = check_options(options)
-    packing = options.packing
-    if packing != "concat" and options.min_tail_fraction != 0.5:
-        raise RecipeError(
-            f"min_tail_fraction is {options.min_tail_fraction}, and packing is {packing}: concat has it"
-        )
-    if packing != "best_fit" and options.pack_window is not None:
-        raise RecipeError(f"pack_window is {options.pack_window}, and packing is {packing}: best_fit has it")
-    if packing != "pad" and options.overflow != "truncate":
-        raise RecipeError(f"overflow is {options.overflow!r}, and packing is {packing}: pad has it")
+    owners = {"min_tail_fraction": "concat", "pack_window": "best_fit", "overflow": "pad"}
+    for name, packing in owners.items():
+        value = getattr(options, name)
+        if options.packing != packing and value != getattr(DEFAULTS, name):
+            raise RecipeError(f"{name} is {value!r}, and packing is {options.packing}: {packing} has it")
     return options
 
 

@@ -17,7 +17,7 @@ threads as there are cores, which end with the pass, so that nothing runs when a
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -42,11 +42,9 @@ if TYPE_CHECKING:
     from packline.packing.exclusions import ExclusionList
 
 TRAIN = DocumentFilter()
-"""All documents of the split train, in stored order."""
 SHUFFLE_KEY = 1
 """Separates the shuffle of documents from other permutations with the same seed."""
 BLOCK = 1 << 20
-"""Documents per step of a pass: 8 MB of lengths."""
 MOST_TERMS = 100
 """Terms of a condition that are counted separately."""
 COLUMN_COST = 32
@@ -54,8 +52,6 @@ COLUMN_COST = 32
 
 
 class LeftOut(msgspec.Struct, frozen=True):
-    """Documents that a filter removed."""
-
     by: str
     """The filter in words: `where score >= 3`, `exclude leaked.parquet`, `duplicates`."""
     documents: int
@@ -109,11 +105,9 @@ class Selection:
         losses: dict[str, int] = {}
         self._range = ShardRange(store, _choose_shards(store, self.settings, losses))
         self.tokens: int = self._range.tokens
-        """Tokens of all its documents, including boundary tokens."""
         self.left_out: tuple[LeftOut, ...] = ()
         """Documents of these splits, labels and sources that a filter removed, by filter."""
         self.notes: tuple[str, ...] = ()
-        """Remarks about lists that do not fit the store in part."""
         self._listed: np.ndarray | None = None
         """Numbers of the documents in their order; None for whole shards in stored order."""
         self._reads_columns = bool(self._terms or self._lists or choice.unique)
@@ -193,7 +187,6 @@ class Selection:
         return self._listed.argsort()
 
     def _list_documents(self, losses: dict[str, int]) -> np.ndarray:
-        """The list of documents, kept as a plan if it is large; counts those that are left out."""
         size = 4 * len(self._range) * (COLUMN_COST if self._reads_columns else 1)
         settings = {"documents": self.identity}
         plan = find_plan(self.store, self.plans, settings, self._make_list, size=size)
@@ -305,7 +298,7 @@ class Selection:
 
 
 def _choose_shards(store: StoreReader, settings: dict[str, Any], losses: dict[str, int]) -> list[int]:
-    """Numbers of the shards with the requested split, labels and sources; counts the others by reason."""
+    """Numbers of the shards with the requested split, labels and sources; counts the other documents."""
     if not store.manifest.documents:
         raise StoreError(f"{store.place} is empty: expected at least one document, found none")
     split, labels, sources = settings["split"], settings["labels"], settings["sources"]
@@ -317,32 +310,31 @@ def _choose_shards(store: StoreReader, settings: dict[str, Any], losses: dict[st
             if split not in ("val", "test")
             else f"{split}_fraction in the recipe of a build makes a split {split}",
         )
-    whence = shard_labels(store) if labels is not None or sources is not None else []
-    for what, wanted, found in (
-        ("label", labels, {origin.label for origin in whence}),
-        ("source", sources, {origin.source for origin in whence}),
-    ):
-        known = sorted(name for name in found if name is not None)
-        for name in wanted or ():
-            if name not in known:
-                raise RecipeError(
-                    f"no document of {store.place} has the {what} {name!r}:"
-                    f" expected {' or '.join(map(repr, known)) or f'none, for no {what} was given'}"
-                )
-    chosen: list[int] = []
-    counts = np.diff(store.firsts).tolist()
-    for number, found_split in enumerate(store.manifest.shards.names("split")):
-        if split not in ("all", found_split):
-            reason = f"not of split {split}"
-        elif labels is not None and whence[number].label not in labels:
-            reason = f"without the label {' or '.join(labels)}"
-        elif sources is not None and whence[number].source not in sources:
-            reason = f"not of source {' or '.join(sources)}"
-        else:
-            chosen.append(number)
-            continue
-        losses[reason] = losses.get(reason, 0) + counts[number]
+    whence = shard_labels(store)
+    check_known(str(store.place), "label", labels, {origin.label for origin in whence})
+    check_known(str(store.place), "source", sources, {origin.source for origin in whence})
+    chosen = [
+        number
+        for number, (found, origin) in enumerate(
+            zip(store.manifest.shards.names("split"), whence, strict=True)
+        )
+        if split in ("all", found)
+        and (labels is None or origin.label in labels)
+        and (sources is None or origin.source in sources)
+    ]
+    counts = np.diff(store.firsts)
+    losses["of another split, label or source"] = int(counts.sum() - counts[np.array(chosen, np.int64)].sum())
     return chosen
+
+
+def check_known(where: str, what: str, wanted: Sequence[str] | None, known: Iterable[str | None]) -> None:
+    """Refuse a label or source that is not known."""
+    names = sorted(name for name in known if name is not None)
+    for name in wanted or ():
+        if name not in names:
+            raise RecipeError(
+                f"{where} has no {what} {name!r}: expected {' or '.join(map(repr, names)) or 'none'}"
+            )
 
 
 def selection_identity(choice: DocumentFilter) -> dict[str, Any]:

@@ -7,7 +7,7 @@ also a pass over its tokens.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import msgspec
 
@@ -33,7 +33,6 @@ class PackingStats(msgspec.Struct, frozen=True):
 
     packing: Packing
     overflow: Overflow | None
-    """Overflow of pad; None for other packings."""
     seq_len: int
     counts: Counts
     pack_window: int | None = None
@@ -43,7 +42,6 @@ class PackingStats(msgspec.Struct, frozen=True):
 
     @property
     def name(self) -> str:
-        """Name of the packing, with its overflow or its window."""
         if self.pack_window is not None:
             return f"{self.packing}, {self.pack_window} unit{'s' if self.pack_window > 1 else ''}"
         return self.packing if self.overflow is None else f"{self.packing}, {self.overflow}"
@@ -82,42 +80,37 @@ def compare_packings(
     `pack_window`: also of best_fit in windows of this many units.
     """
     seq_len = check_seq_len(seq_len, selection.store)
-    counts: dict[str, list[tuple[Overflow | None, Callable[[], Counts]]]] = {
-        "concat": [(None, lambda: Concat(selection, seq_len, min_tail_fraction=min_tail_fraction).counts)],
-        "best_fit": [(None, lambda: best_fit_counts(selection, seq_len))],
-        "pad": [
-            (overflow, lambda overflow=overflow: Pad(selection, seq_len, overflow=overflow).counts)  # type: ignore[misc]
-            for overflow in OVERFLOWS
-        ],
-    }
-    if unknown := [packing for packing in packings if packing not in counts]:
-        raise RecipeError(f"packing is {unknown[0]!r}: expected one of {', '.join(PACKINGS)}")
     prices: list[PackingStats] = []
     for packing in packings:
-        prices += [PackingStats(packing, overflow, seq_len, count()) for overflow, count in counts[packing]]
-        if packing == "best_fit" and pack_window is not None:
-            found = best_fit_counts(selection, seq_len, pack_window)
-            prices.append(PackingStats(packing, None, seq_len, found, pack_window))
+        if packing == "concat":
+            made = Concat(selection, seq_len, min_tail_fraction=min_tail_fraction)
+            prices.append(PackingStats(packing, None, seq_len, made.counts))
+        elif packing == "best_fit":
+            for units in (None,) if pack_window is None else (None, pack_window):
+                counts = best_fit_counts(selection, seq_len, units)
+                prices.append(PackingStats(packing, None, seq_len, counts, units))
+        elif packing == "pad":
+            for overflow in OVERFLOWS:
+                counts = Pad(selection, seq_len, overflow=overflow).counts
+                prices.append(PackingStats(packing, overflow, seq_len, counts))
+        else:
+            raise RecipeError(f"packing is {packing!r}: expected one of {', '.join(PACKINGS)}")
     if not selection.store.has_loss:
         return prices
-    return [
-        msgspec.structs.replace(price, untrained_rows=_count_untrained(selection, price, min_tail_fraction))
-        for price in prices
-    ]
-
-
-def _count_untrained(selection: Selection, price: PackingStats, min_tail_fraction: float) -> int:
-    """Number of rows of a packing without a token in the loss; its plan is not kept."""
-    if not price.counts.rows:
-        return 0
-    options = RowOptions(
-        **selection.settings,
-        packing=price.packing,
-        pack_window=price.pack_window,
-        overflow=price.overflow or "truncate",
-        min_tail_fraction=min_tail_fraction if price.packing == "concat" else 0.5,
-    )
-    return len(untrained_rows(Rows(selection.store, price.seq_len, options, plans={})))
+    found = []
+    for price in prices:
+        options = RowOptions(
+            **selection.settings,
+            packing=price.packing,
+            pack_window=price.pack_window,
+            overflow=price.overflow or "truncate",
+            min_tail_fraction=min_tail_fraction if price.packing == "concat" else 0.5,
+        )
+        count = 0
+        if price.counts.rows:
+            count = len(untrained_rows(Rows(selection.store, seq_len, options, plans={})))
+        found.append(msgspec.structs.replace(price, untrained_rows=count))
+    return found
 
 
 def _share(part: int, whole: int) -> float:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,30 +12,23 @@ import torch
 from packline.errors import MixedDocuments, RecipeError
 from packline.loading.loader import Batch, Loader, chosen_fields, named
 from packline.packing.options import Keys
+from packline.packing.rows import Rows
+from packline.store.reader import StoreReader
 from packline.torch.datasets import to_tensors
-
-if TYPE_CHECKING:
-    from packline.packing.batch import RowSource
 
 NOT_INPUTS = ("labels", "targets", "loss_mask")
 """Fields of a batch for the loss, not for the model."""
 TOLERANCES = {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 1e-1}
 """Maximum difference of logits by rounding alone, relative to the largest logit."""
 CHECKED = 4
-"""Most rows to check that are looked for."""
 LOOKED_AT, AT_ONCE = 1 << 20, 1 << 12
 """Rows of a source among which they are looked for, and those of one look."""
 LENGTH_OF_STORE = 256
-"""Tokens of a row, if only a store is given."""
-
-
-class StoreOfRows(Protocol):
-    def rows(self, seq_len: int, *, packing: Literal["concat"]) -> RowSource: ...
 
 
 def check_packing(
     model: Callable[..., Any],
-    batch: Mapping[str, Any] | Loader | RowSource | StoreOfRows,
+    batch: Mapping[str, Any] | Loader | Rows | StoreReader,
     *,
     tolerance: float | None = None,
     keys: Keys = "packline",
@@ -122,17 +115,14 @@ def check_packing(
     return largest
 
 
-def _rows_of_several(given: Loader | RowSource | StoreOfRows, keys: Keys) -> Batch:
+def _rows_of_several(given: Loader | Rows | StoreReader, keys: Keys) -> Batch:
     """Batch of rows with two documents or more, with the fields and keys of the trainer."""
-    fields: Sequence[str] = chosen_fields(None, keys)
-    sources: Iterable[RowSource]
+    fields = chosen_fields(None, keys)
     if isinstance(given, Loader):
         fields, keys = given.fields, given.keys
-        sources = given.schedule.sources.values()
-    elif hasattr(given, "spans"):
-        sources = [cast("RowSource", given)]
+        sources = list(given.schedule.sources.values())
     else:
-        sources = [given.rows(LENGTH_OF_STORE, packing="concat")]
+        sources = [given if isinstance(given, Rows) else Rows(given, LENGTH_OF_STORE)]
     for rows in sources:
         for first in range(0, min(len(rows), LOOKED_AT), AT_ONCE):
             numbers = np.arange(first, min(first + AT_ONCE, len(rows)))

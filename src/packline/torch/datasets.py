@@ -22,8 +22,9 @@ from torch.utils.data._utils.collate import default_collate_fn_map
 
 from packline.errors import RecipeError
 from packline.loading.loader import Loader, chosen_fields, named
-from packline.packing.batch import BatchPart, CompactBatch, RowSource
+from packline.packing.batch import BatchPart, CompactBatch
 from packline.packing.options import Keys
+from packline.packing.rows import Rows
 
 # Dtypes that torch can compute with. Its unsigned types beyond 8 bits exist but index no embedding.
 _SIGNED = {np.dtype(np.uint16): np.int32, np.dtype(np.uint32): np.int64}
@@ -184,7 +185,6 @@ class WorkerBatch:
 
 
 def _received(compact: CompactBatch, keys: Keys) -> dict[str, torch.Tensor]:
-    """Tensors of a batch, from what a worker sends."""
     return to_tensors(named(compact.arrays(), keys))
 
 
@@ -202,7 +202,6 @@ class BatchRow(UserDict[str, torch.Tensor]):
 
     @classmethod
     def of(cls, batch: WorkerBatch | dict[str, torch.Tensor], place: int, rows: int) -> BatchRow:
-        """A row as it was read."""
         row = cls.__new__(cls)
         row.batch, row.place, row.rows = batch, place, rows
         return row
@@ -250,9 +249,7 @@ class RowsDataset(Dataset):  # type: ignore[misc]
         RecipeError: unknown `fields` or `keys`.
     """
 
-    def __init__(
-        self, rows: RowSource, *, fields: Sequence[str] | None = None, keys: Keys = "packline"
-    ) -> None:
+    def __init__(self, rows: Rows, *, fields: Sequence[str] | None = None, keys: Keys = "packline") -> None:
         self.rows, self.fields, self.keys = rows, chosen_fields(fields, keys), keys
 
     def __len__(self) -> int:
@@ -284,7 +281,6 @@ class RowsDataset(Dataset):  # type: ignore[misc]
         return to_tensors({name: values[0] for name, values in batch.items()})
 
     def __getitems__(self, indices: Sequence[int]) -> list[BatchRow]:
-        """Several rows in one read; `DataLoader` calls this for a batch."""
         found = self[list(indices)]
         return [BatchRow.of(found, place, len(indices)) for place in range(len(indices))]
 
@@ -373,7 +369,6 @@ class Steps(Iterator["dict[str, torch.Tensor] | WorkerBatch"]):
             self._loader.count(step, self._number)
 
     def state_dict(self) -> dict[str, Any]:
-        """State of the loader with the next step of this iterator."""
         total = self._loader.total
         return self._loader.state_at(self._step if total is None else min(self._step, total))
 

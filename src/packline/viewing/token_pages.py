@@ -36,7 +36,6 @@ from packline.viewing.page import (
 from packline.viewing.text import percent, plural, size, whole_characters
 from packline.viewing.tokens import (
     MOST,
-    AnyRows,
     Href,
     Vocabulary,
     batch_strip,
@@ -49,7 +48,6 @@ from packline.viewing.turns import ROLE_CELLS, turns_in, with_loss_links, with_t
 if TYPE_CHECKING:
     from packline.loading.loader import Loader
     from packline.loading.trace import StepTrace
-    from packline.packing.rows import Rows
     from packline.packing.selection import Selection
 
 
@@ -96,7 +94,7 @@ def document_facts(provenance: Provenance) -> tuple[tuple[str, str], ...]:
     return (*known, *column_facts(provenance))
 
 
-def row_page(rows: AnyRows, index: int, *, most: int = MOST, href: Href | None = None) -> Page:
+def row_page(rows: Rows, index: int, *, most: int = MOST, href: Href | None = None) -> Page:
     index = range(len(rows))[index]
     summary = f"rows of {plural(rows.seq_len, 'token')} over {rows.store.place}"
     shown = row_panel(rows, index, most, href)
@@ -104,14 +102,14 @@ def row_page(rows: AnyRows, index: int, *, most: int = MOST, href: Href | None =
 
 
 def row_panel(
-    rows: AnyRows, index: int, most: int, href: Href | None, facts: tuple[tuple[str, str], ...] = ()
+    rows: Rows, index: int, most: int, href: Href | None, facts: tuple[tuple[str, str], ...] = ()
 ) -> Panel:
     """Facts and tokens of a row, with links to its turns in the loss."""
     strip, learned = with_loss_links(row_strip(rows, index, caption="", most=most, href=href))
     return Panel("facts", ((KeyValues((*row_facts(rows, index), *facts)),), (*learned, strip)))
 
 
-def row_facts(rows: AnyRows, index: int) -> tuple[tuple[str, str], ...]:
+def row_facts(rows: Rows, index: int) -> tuple[tuple[str, str], ...]:
     arrays = rows.read(np.array([index]), ("targets", "segment_ids"))
     spans = len(rows.spans(np.array([index])).documents)
     targets, padding = int((arrays["targets"] != IGNORED).sum()), int((arrays["segment_ids"] < 0).sum())

@@ -17,7 +17,7 @@ import unicodedata
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Literal, TypeAlias
+from typing import Literal
 
 import msgspec
 import numpy as np
@@ -25,7 +25,6 @@ import numpy as np
 from packline.encoders.token_bytes import token_bytes
 from packline.encoders.tokenizer import Tokenizer
 from packline.errors import TokenizerError
-from packline.packing.batch import RowSource
 from packline.packing.layout import IGNORED
 from packline.packing.rows import Rows
 from packline.store.files import FileEntry, StoreFiles
@@ -42,7 +41,6 @@ MOST = 2048
 LONGEST_VALUE = 40
 LOSS = {1: True, 0: False, -1: None}
 
-AnyRows: TypeAlias = Rows | RowSource
 Href = Callable[[int], str]
 """Function from the number of a document to the address of its page."""
 Kind = Literal["text", "space", "break", "escape"]
@@ -345,7 +343,7 @@ def document_strip(
 
 
 def row_strip(
-    rows: AnyRows,
+    rows: Rows,
     index: int,
     *,
     caption: str | None = None,

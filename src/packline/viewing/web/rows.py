@@ -11,9 +11,7 @@ import numpy as np
 from packline.errors import RecipeError, StoreError
 from packline.loading.loader import Loader
 from packline.loading.schedule import source_name
-from packline.packing.batch import RowSource
 from packline.packing.options import PACKINGS, RowOptions
-from packline.packing.rows import Rows
 from packline.viewing.describe import left_out_facts
 from packline.viewing.page import (
     Block,
@@ -236,5 +234,5 @@ def batch_blocks(
     return blocks
 
 
-def view_of(view: View, rows: RowSource) -> View:
+def view_of(view: View, rows: Rows) -> View:
     return View(view.site, view.site.place_of(rows.store.place), {})
