@@ -12,6 +12,7 @@ from packline.errors import RecipeError, StoreError
 from packline.loading.loader import Loader
 from packline.loading.schedule import source_name
 from packline.packing.options import PACKINGS, RowOptions
+from packline.packing.rows import Rows
 from packline.viewing.describe import left_out_facts
 from packline.viewing.page import (
     Block,
