@@ -61,8 +61,8 @@ def test_the_program_of_the_page_runs(
 
 def drawn() -> list[dict[str, list[str]]]:
     """The rows that the page draws, a field a list."""
-    (drawing,) = [block for block in blocks("text") if block.startswith("row 0\n")]
-    rows = re.split(r"^row \d\n", drawing, flags=re.MULTILINE)[1:]
+    drawing = PAGE.partition("    row 0\n")[2].partition("\n\n")[0]
+    rows = drawing.split("    row 1\n")
     return [{name: values for name, *values in map(str.split, row.splitlines())} for row in rows]
 
 
