@@ -53,8 +53,6 @@ RunTrial = Callable[[Callable[[], list[EngineReport]]], list[EngineReport]]
 
 @dataclass(frozen=True, slots=True)
 class ChosenEngines:
-    """Engines that an encoder uses, and why."""
-
     names: list[EngineName]
     reason: str
     reports: list[EngineReport]
@@ -132,8 +130,6 @@ class Encoder:
         return TokenizersEngine(self.encodable.json, self.reference.tokenizer())
 
     def choose(self, texts: Callable[[], list[str]], run: RunTrial | None = None) -> ChosenEngines:
-        """Try the engines on texts and choose those to encode with."""
-
         def trial() -> list[EngineReport]:
             return try_engines(self._loaded, self.reference, texts())
 
@@ -182,17 +178,14 @@ class Encoder:
 
     @property
     def engines(self) -> dict[EngineName, Engine]:
-        """Chosen engines."""
         return {} if self._chooser is None else self._chooser.engines
 
     @property
     def encodes_by_reference(self) -> bool:
-        """True if no faster engine is exact."""
         return list(self.engines) == ["tokenizers"]
 
     @property
     def encoded_bytes(self) -> dict[str, int]:
-        """Bytes of text encoded by each engine."""
         return {} if self._chooser is None else self._chooser.encoded_bytes
 
     def rates(self) -> dict[str, dict[str, float]]:
@@ -226,7 +219,6 @@ class Encoder:
 def choose_engines(
     reports: list[EngineReport], requested: RequestedEngine, others: Sequence[EngineName] = ()
 ) -> ChosenEngines:
-    """Choose among the tried engines."""
     exact = [report for report in reports if report.exact]
     if requested != "auto":
         if not exact:
@@ -273,7 +265,6 @@ class _Script:
     chosen: EngineName
 
     def choose(self) -> EngineName:
-        """Engine for the next group."""
         best = max(self.engines, key=lambda name: self.engines[name].bytes_per_second)
         if self.is_measured and self._rate(best) > CLEARLY * self._rate(self.chosen):
             self.chosen = best
@@ -281,7 +272,6 @@ class _Script:
 
     @property
     def is_measured(self) -> bool:
-        """True if the rate of the chosen engine is known."""
         return self._rate(self.chosen) > 0
 
     def to_try(self) -> EngineName | None:
@@ -323,7 +313,6 @@ class Chooser:
     _scripts: dict[int, _Script] = field(default_factory=dict)
 
     def encode(self, texts: Texts) -> tuple[Ragged, list[EngineName]]:
-        """Encode texts; return the ids of each text and the engine that encoded it."""
         if len(self.engines) == 1:
             name, engine = next(iter(self.engines.items()))
             self._count(name, len(texts.data))
@@ -396,7 +385,6 @@ class Chooser:
 
 
 def _some(places: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-    """The first of these texts that amount to at most `TRIED_BYTES`, larger ones left out."""
     small = places[sizes[places] <= TRIED_BYTES]
     return small[np.cumsum(sizes[small]) <= TRIED_BYTES]
 

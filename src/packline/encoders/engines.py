@@ -35,8 +35,6 @@ THREADS = "/proc/self/task"
 
 
 class GigatokenEngine:
-    """gigatoken on the calling thread."""
-
     name: EngineName = "gigatoken"
 
     def __init__(self, json: str) -> None:
@@ -74,8 +72,6 @@ class FastokensEngine:
 
 
 class NanotokenEngine:
-    """nanotoken on the calling thread."""
-
     name: EngineName = "nanotoken"
 
     def __init__(self, json: str) -> None:
@@ -118,7 +114,6 @@ class GuardedEngine:
         self._reference: Engine | None = None
 
     def encode(self, texts: Texts) -> Ragged:
-        """Encode each text."""
         found = self._counter.count(texts) > 0
         if not found.any():
             return self._engine.encode(texts)
@@ -194,13 +189,11 @@ def load_engines(
 
 
 def _of_documents(ids: list[np.ndarray]) -> Ragged:
-    """Combine the ids of single documents."""
     lengths = np.array([len(one) for one in ids], np.int64)
     return Ragged(np.concatenate(ids) if ids else np.empty(0, np.uint32), offsets_of(lengths))
 
 
 def _as_awkward(texts: Texts) -> Any:
-    """The texts in gigatoken's input format, without a copy."""
     import awkward
     from awkward.contents import ListOffsetArray, NumpyArray
     from awkward.index import Index64

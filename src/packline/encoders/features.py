@@ -55,12 +55,10 @@ class Encodable(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, json: str) -> Encodable:
-        """Encodable of a tokenizer.json."""
         return cls(json, tokenizer_features(json))
 
     @classmethod
     def of_tokenizer(cls, tokenizer: Tokenizer, *, parse: bool) -> Encodable:
-        """Encodable of a tokenizer; see `json_to_encode`."""
         return cls.of(json_to_encode(tokenizer, parse=parse))
 
 
@@ -81,7 +79,6 @@ def tokenizer_features(json: str) -> tuple[str, ...]:
 
 
 def _chain(step: dict[str, Any] | None, inner: str) -> str:
-    """Description of a normalizer or pre-tokenizer with all its steps."""
     return " + ".join(map(_spelled, steps_of(step, inner))) or "none"
 
 

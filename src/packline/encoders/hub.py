@@ -91,7 +91,6 @@ def fetch_files(name: str, wanted: tuple[str, ...], neighbors: tuple[str, ...]) 
 
 
 def _cached(repository: str, revision: str | None, wanted: tuple[str, ...]) -> tuple[Path, str] | None:
-    """A wanted file in the cache, and its commit."""
     from huggingface_hub import try_to_load_from_cache
 
     for file in wanted:

@@ -59,8 +59,6 @@ def load_reference(json: str) -> tokenizers.Tokenizer:
 
 
 class Reference:
-    """The reference tokenizer."""
-
     def __init__(self, json: str) -> None:
         self.json = json
         with refusals("HF tokenizers cannot read this tokenizer"):
@@ -68,7 +66,6 @@ class Reference:
         check_ids(json, self._tokenizer)
 
     def tokenizer(self) -> tokenizers.Tokenizer:
-        """The tokenizer of the library, in this process."""
         return self._tokenizer
 
     def encode(self, text: str) -> list[int]:
@@ -77,7 +74,6 @@ class Reference:
         return ids
 
     def decode(self, ids: list[int]) -> str:
-        """Decode ids to text."""
         return str(self._tokenizer.decode(ids, skip_special_tokens=False))
 
     def gives_back(self, text: str, ids: list[int]) -> bool:
@@ -193,7 +189,6 @@ def audit_document(engine: Engine, reference: Reference, text: str, ids: np.ndar
 
 
 def mismatch(name: str, where: str, text: str, found: list[int], expected: list[int]) -> EncoderMismatch:
-    """Build the error that shows where two lists of ids begin to differ."""
     pairs = zip(found, expected, strict=False)
     at = next((i for i, (one, other) in enumerate(pairs) if one != other), min(len(found), len(expected)))
     return EncoderMismatch(
@@ -244,7 +239,6 @@ def _try_engine(engine: Engine, texts: list[str], expected: list[list[int]], siz
 
 
 def _difference(engine: Engine, texts: list[str], expected: list[list[int]]) -> str | None:
-    """Description of the first difference or failure of an engine; None if all ids are as expected."""
     try:
         with refusals("failed on a sample"):
             found = engine.encode(Texts.of(texts))

@@ -66,7 +66,6 @@ class Model(msgspec.Struct, kw_only=True):
 
 
 def convert_model(data: bytes, where: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Convert a SentencePiece model to the contents of a tokenizer.json."""
     model = read_model(data, where)
     _refuse_inexact(model, where)
     controls = {piece.text for piece in model.of_type(CONTROL)}
@@ -78,7 +77,6 @@ def convert_model(data: bytes, where: str) -> tuple[dict[str, Any], dict[str, An
 
 
 def read_model(data: bytes, where: str) -> Model:
-    """Read the protobuf of a `.model` file."""
     try:
         model = Model(pieces=[])
         for number, value in _fields(data):

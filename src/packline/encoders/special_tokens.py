@@ -144,7 +144,6 @@ def without_special_tokens(tokenizer: Tokenizer) -> str:
 
 @lru_cache(maxsize=1)
 def _rename_special(name: str, json: str) -> str:
-    """The tokenizer.json with other strings for its special tokens."""
     whole = parse_json(json)
     renamed = {
         token["content"]: f"{MARK}{number}\uffff"
@@ -222,8 +221,6 @@ def _knows_all_bytes(model: dict[str, object]) -> bool:
 
 
 class Boundary(msgspec.Struct, frozen=True):
-    """Tokens at the beginning and end of a document, as ids and as strings."""
-
     eod_id: int
     eod: str
     bos_id: int | None = None
@@ -231,7 +228,6 @@ class Boundary(msgspec.Struct, frozen=True):
 
 
 def resolve_boundary(tokenizer: Tokenizer, eod: str | int | None, bos: str | int | None) -> Boundary:
-    """Resolve the requested boundary tokens to ids of the tokenizer."""
     tokens = _tokens(tokenizer)
     end = _choose(tokenizer, tokens) if eod is None else _find(tokenizer, tokens, eod, "eod")
     begin = None if bos is None else _find(tokenizer, tokens, bos, "bos")
@@ -249,7 +245,6 @@ def _tokens(tokenizer: Tokenizer) -> dict[str, int]:
 
 
 def _find(tokenizer: Tokenizer, tokens: dict[str, int], wanted: str | int, role: str) -> str:
-    """String of the requested token."""
     if isinstance(wanted, int):
         found = [token for token, number in tokens.items() if number == wanted]
         if not 0 <= wanted < tokenizer.vocab_size or not found:
@@ -296,7 +291,6 @@ def _choose(tokenizer: Tokenizer, tokens: dict[str, int]) -> str:
 
 
 def _listed(tokens: dict[str, int], at_most: int = 8) -> str:
-    """Tokens and ids formatted for a message: `</s> (2), <s> (1)`."""
     ordered = sorted(tokens.items(), key=lambda item: item[1])
     shown = ", ".join(f"{token} ({number})" for token, number in ordered[:at_most])
     return (shown + (f" and {len(tokens) - at_most} more" if len(tokens) > at_most else "")) or "none"
@@ -323,7 +317,6 @@ NOT_MADE_BY_NFC = re.compile(r"[\x00-\x7f\uffff]*")
 
 
 def added_token_features(added: list[dict[str, Any]], normalizer: str, prefix: bool) -> Iterator[str]:
-    """Features of added tokens that affect ids."""
     contents = [str(token.get("content", "")) for token in added]
     for token, content in zip(added, contents, strict=True):
         yield "added token" if content else "added token without a character"

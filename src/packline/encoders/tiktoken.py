@@ -52,8 +52,6 @@ SPLIT_200K = (
 
 
 class Pattern(msgspec.Struct, frozen=True):
-    """A rule for cutting text into words."""
-
     name: str
     expression: str
     rules: Literal["spaces", "marks", "other"]
@@ -62,7 +60,6 @@ class Pattern(msgspec.Struct, frozen=True):
     """Maximum length of a word of digits; 0 for no limit."""
 
     def pre_tokenizer(self) -> dict[str, Any]:
-        """The pre-tokenizer in the form of a tokenizer.json."""
         return _pre_tokenizer(None if self.name == "gpt2" else self.expression)
 
 
@@ -86,7 +83,6 @@ assert PATTERNS["gpt4"].expression == SPLIT_100K
 
 
 def pattern_of(name: str) -> Pattern:
-    """Look up a pattern by name."""
     if name not in PATTERNS:
         raise RecipeError(
             f"{name!r} is no pattern: expected one of {', '.join(PATTERNS)}",
@@ -141,7 +137,6 @@ ENCODINGS: dict[str, Encoding] = {
 
 
 def convert_ranks(data: bytes, encoding: str | None, name: str) -> dict[str, Any]:
-    """Convert a rank file to the contents of a tokenizer.json."""
     scheme = _encoding(encoding, name)
     ranks = read_ranks(data, name)
     if len(ranks) != scheme.ranks:
@@ -255,7 +250,6 @@ def _byte_level(
     special_tokens: dict[str, int],
     pre_tokenizer: dict[str, Any],
 ) -> dict[str, Any]:
-    """Contents of the tokenizer.json of a byte-level BPE."""
     decoder = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
     return contents_of(
         special_entries(special_tokens), None, pre_tokenizer, decoder, bpe_model(vocab, merges)
@@ -269,7 +263,6 @@ def contents_of(
     decoder: dict[str, Any] | None,
     model: dict[str, Any],
 ) -> dict[str, Any]:
-    """Contents of a tokenizer.json."""
     return {
         "version": "1.0",
         "truncation": None,
@@ -359,6 +352,5 @@ LETTERS = {chr(letter): byte for byte, letter in ALPHABET.items()}
 
 
 def special_entries(special_tokens: dict[str, int]) -> list[dict[str, Any]]:
-    """Build the `added_tokens` of a tokenizer.json for special tokens."""
     flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
     return [{"id": number, "content": token, **flags} for token, number in special_tokens.items()]

@@ -138,7 +138,6 @@ class TextBytes:
 
 
 def _pieces(tokenizer: Tokenizer) -> tuple[list[str | bytes], list[dict[str, Any]]]:
-    """Strings to decode, or bytes where they are known, by id; and the steps of the decoder."""
     whole = parse_json(tokenizer.json)
     found: list[str | bytes] = [b""] * tokenizer.vocab_size
     for piece, number in vocab_of(whole).items():
@@ -150,7 +149,6 @@ def _pieces(tokenizer: Tokenizer) -> tuple[list[str | bytes], list[dict[str, Any
 
 
 def _steps(decoder: Any) -> list[dict[str, Any]]:
-    """Steps of a decoder."""
     return [{"type": SPACED}] if decoder is None else steps_of(decoder, "decoders")
 
 
@@ -210,11 +208,9 @@ class TokenText:
 
     @classmethod
     def load(cls, folder: Path) -> TokenText:
-        """Read the files written by `save`."""
         return cls(np.load(folder / BYTES), np.load(folder / STARTS))
 
     def save(self, folder: Path) -> None:
-        """Write two files that other processes can load."""
         np.save(folder / BYTES, self.data)
         np.save(folder / STARTS, self.starts)
 
@@ -222,7 +218,6 @@ class TokenText:
         return len(self.starts) - 1
 
     def of(self, token: int) -> bytes:
-        """Bytes of one token."""
         return self.data[self.starts[token] : self.starts[token + 1]].tobytes()
 
     def gather(self, tokens: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -245,8 +240,6 @@ REPEATED = re.compile(r"\{\d*,?\d*\}\+")
 
 
 class Ranks(msgspec.Struct, frozen=True):
-    """Arguments of tiktoken's `Encoding`."""
-
     pattern: str
     """Regular expression whose matches are merged separately."""
     ranks: dict[bytes, int]

@@ -199,7 +199,6 @@ def _tokenizer_file(folder: Path) -> Path:
 
 
 def _contents(data: bytes, encoding: str | None, where: str) -> tuple[Kind, dict[str, Any], dict[str, Any]]:
-    """Kind, tokenizer.json as builtins, and declarations of the file itself."""
     if _is_pickle(data):
         raise TokenizerError(
             f"{where} is a pickled object: expected {ACCEPTED}",
@@ -291,8 +290,6 @@ def _from_hub(name: str) -> tuple[Path, str | None]:
 
 
 class AddedToken(msgspec.Struct, frozen=True):
-    """An entry of `added_tokens`."""
-
     content: str
     id: int
     special: bool = False
@@ -307,7 +304,6 @@ class _Whole(msgspec.Struct, frozen=True):
 
 
 def read_added_tokens(json: str | bytes) -> list[AddedToken]:
-    """Read the added tokens of a tokenizer.json, in file order."""
     return msgspec.json.decode(json, type=_Whole).added_tokens or []
 
 

@@ -74,7 +74,6 @@ class Texts:
 
     @classmethod
     def of(cls, strings: list[str]) -> Texts:
-        """Build from Python strings."""
         return cls(pa.array(strings, pa.large_string()), strings)
 
     @classmethod
@@ -93,7 +92,6 @@ class Texts:
         return iter(self.to_list())
 
     def to_list(self) -> list[str]:
-        """The texts as Python strings."""
         return self.array.to_pylist() if self.strings is None else self.strings
 
     @property
@@ -109,7 +107,6 @@ class Texts:
 
     @property
     def data(self) -> memoryview:
-        """The bytes of all texts back to back."""
         first, last = self._offsets[[0, -1]].tolist()
         if first == last:
             return memoryview(b"")
@@ -122,7 +119,6 @@ class Texts:
         return pc.utf8_length(self.array).to_numpy()
 
     def raw(self) -> list[bytes]:
-        """UTF-8 bytes of each text."""
         data = self.data
         return [bytes(data[start:end]) for start, end in pairwise(self.offsets.tolist())]
 
@@ -155,7 +151,6 @@ class RecordProblem(BadRecord):
         return type(self), (self.reason, self.detail)
 
     def reject(self, file: int, position: int, raw: bytes) -> Reject:
-        """The bad record, with its place and bytes."""
         return Reject(file, position, self.reason, self.detail, raw)
 
 
@@ -261,12 +256,10 @@ class Batch:
 
 
 def without_documents(file: int, reject: Reject, consumed_bytes: int = 0) -> Batch:
-    """Build a batch with one reject and no documents."""
     return Batch(file, Texts.of([]), np.empty(0, np.int64), rejects=[reject], consumed_bytes=consumed_bytes)
 
 
 def reject_block(file: int, block: Block) -> Batch:
-    """Build a batch without documents for a block that has a problem."""
     assert block.problem is not None
     raw = bytes(block.data).removesuffix(b"\n")
     reject = Reject(file, block.position, block.problem, block.detail, raw, continued=block.continued)

@@ -59,15 +59,12 @@ Values: TypeAlias = list[Any] | pa.Array
 
 
 class Column(msgspec.Struct, frozen=True):
-    """A column that a source carries along."""
-
     name: str
     """Name of the field, `a.b` for a nested one."""
     type: ColumnType
 
     @property
     def path(self) -> list[str]:
-        """Names from the outermost object to the field."""
         return self.name.split(".")
 
 
@@ -76,12 +73,10 @@ class Misfit(Exception):
 
 
 def schema_of(columns: Sequence[Column]) -> pa.Schema:
-    """Arrow schema of carried columns."""
     return pa.schema([(column.name, TYPES[column.type]) for column in columns])
 
 
 def pairs_of(columns: Sequence[Column]) -> tuple[tuple[str, ColumnType], ...]:
-    """Name and type of each column, as `store.provenance` takes them."""
     return tuple((column.name, column.type) for column in columns)
 
 
@@ -188,7 +183,6 @@ def fit_all(
 
 
 def _plain(array: pa.Array) -> pa.Array:
-    """The values of a dictionary; times in UTC without its name, as Python may not know another zone's."""
     if pa.types.is_dictionary(array.type):
         array = array.dictionary_decode()
     return array.cast(pa.timestamp(array.type.unit)) if pa.types.is_timestamp(array.type) else array
@@ -259,7 +253,6 @@ def _times(array: pa.Array) -> pa.Array | None:
 
 
 def _microseconds(text: str) -> int:
-    """Microseconds since 1970 of an ISO 8601 time."""
     try:
         if not TIME.fullmatch(text):
             raise ValueError
@@ -273,7 +266,6 @@ def _microseconds(text: str) -> int:
 
 
 def _shown(value: Any) -> str:
-    """Description of a value of JSON: its type, and its beginning."""
     if isinstance(value, dict | list):
         return "an object" if isinstance(value, dict) else "a list"
     if isinstance(value, msgspec.Raw):

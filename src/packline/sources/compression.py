@@ -34,7 +34,6 @@ LARGEST_OUTPUT = 4 << 20
 
 
 def detect_compression(head: bytes) -> Compression:
-    """Detect the compression from the first four bytes."""
     if head.startswith(GZIP_MAGIC):
         return "gzip"
     # A zstd file may open with a skippable frame: 0x184D2A50 to 5F, little-endian.

@@ -19,16 +19,12 @@ PLAIN_KINDS = ({"string"}, {"number"}, {"boolean"})
 
 
 class Files(NamedTuple):
-    """Files of one split as they were published."""
-
     name: str
     inputs: str
     split: Split | None = None
 
 
 class Preset(NamedTuple):
-    """One data set."""
-
     about: str
     files: tuple[Files, ...]
     text: str = "text"
@@ -85,7 +81,6 @@ PRESETS: dict[str, Preset] = {
 
 
 def find_preset(name: str) -> Preset:
-    """Look up a preset by name."""
     if name not in PRESETS:
         raise RecipeError(f"no preset {name!r}", hint=f"there are {', '.join(sorted(PRESETS))}")
     return PRESETS[name]

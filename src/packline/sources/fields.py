@@ -38,7 +38,6 @@ FirstRecords = Callable[[InputFile], Iterable[dict[str, Any]]]
 def resolve_columns(
     columns: Sequence[str], where: str, files: Sequence[InputFile], first_records: FirstRecords
 ) -> tuple[Column, ...]:
-    """Columns of a source with their types."""
     wanted = parse_columns(columns, where)
     found: dict[str, ColumnType | None] = dict(wanted)
     for file in files[:MOST_FILES]:
@@ -121,8 +120,6 @@ RARE = 'a field that is only rare is named in the recipe, under its [[sources]]:
 
 
 class Looked(NamedTuple):
-    """Sample of the records of a source."""
-
     files: int
     records: list[dict[str, Any]]
     """Sampled records; for a Parquet file one record with every column, with nulls."""
@@ -133,12 +130,10 @@ class Looked(NamedTuple):
         return any(value_at(record, names) is not ABSENT for record in self.records)
 
     def fields(self) -> list[str]:
-        """All fields found, nested ones with dots."""
         return list(dict.fromkeys(name for record in self.records for name in _names(record)))
 
 
 def look_at(files: Sequence[InputFile], first_records: FirstRecords | None = None) -> Looked:
-    """Sample the first records of some of a source's files."""
     step = max(len(files) // LOOKED_FILES, 1)
     chosen = files[::step][:LOOKED_FILES]
     return Looked(len(chosen), [record for file in chosen for record in (first_records or first_of)(file)])
@@ -154,7 +149,6 @@ def named_fields(source: Source) -> list[tuple[str, str]]:
 
 
 def refuse_strange(rare: Sequence[str], where: str, looked: Looked, named: Iterable[tuple[str, str]]) -> None:
-    """Refuse fields that no record has."""
     if not looked.records:
         return
     for purpose, field in named:
@@ -214,7 +208,6 @@ def _names(record: dict[str, Any], before: str = "", depth: int = 1) -> Iterator
 
 
 def check_transforms(recipe: Recipe) -> None:
-    """Refuse templates that cannot run, before any input is read."""
     for number, source in enumerate(recipe.sources):
         try:
             if source.uses_records:
@@ -233,7 +226,6 @@ def pin_recipe(recipe: Recipe) -> Recipe:
 
 
 def find_files(recipe: Recipe) -> list[InputFile]:
-    """Find all files of a recipe, in the order of their documents."""
     check_transforms(recipe)
     files = list_files(recipe)
     _check_settings(recipe, files)
@@ -261,7 +253,6 @@ def _with_carried(source: Source, where: str, files: list[InputFile]) -> Iterato
 
 
 def _check_settings(recipe: Recipe, files: list[InputFile]) -> None:
-    """Refuse settings of plain text in sources that have none of it."""
     plain = {file.source for file in files if file.format == "text"}
     for name in ("documents", "charset", "newlines"):
         given = [getattr(source, name) for source in recipe.sources]

@@ -44,8 +44,6 @@ FileFormat = Literal["jsonl", "json", "parquet", "text"]
 
 
 class InputFile(msgspec.Struct, frozen=True, gc=False):
-    """One file of a source."""
-
     index: int
     """Index among all files of the recipe."""
     source: int
@@ -73,7 +71,6 @@ class InputFile(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def state(self) -> InputState:
-        """Planned state."""
         return InputState(self.size, self.modified)
 
     def open(self, start: int | None = None, stop: int | None = None) -> BinaryIO:
@@ -105,7 +102,6 @@ def list_files(recipe: Recipe, problems: dict[str, PacklineError] | None = None)
 
 
 def refuse_all(problems: Sequence[PacklineError]) -> NoReturn:
-    """Raise one error for several."""
     if len(problems) == 1:
         raise problems[0]
     shown = "; ".join(str(problem) for problem in problems[:5])
@@ -149,7 +145,6 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def _describe(number: int, source: Source, listed: ListedFile) -> InputFile | PacklineError:
-    """Description of a file, or the error of one that cannot be used."""
     path = listed.path
     # The rest of a Parquet file is known from its footer.
     parquet = source.format in ("auto", "parquet") and plain_name(listed.name).endswith(".parquet")
@@ -289,7 +284,6 @@ def _parquet_id(path: str, schema: pa.Schema, source: Source) -> str | None:
 
 
 def refuse_twice(path: str, schema: pa.Schema, columns: Iterable[str]) -> None:
-    """Refuse duplicate columns."""
     for name in (column.partition(".")[0] for column in columns):
         if schema.names.count(name) > 1:
             raise InputError(
@@ -371,7 +365,6 @@ def _first_elements(head: bytes, most: int) -> list[bytes]:
 
 
 def file_kind(file: InputFile | PacklineError) -> tuple[object, ...] | None:
-    """Key of a kind of files; None for an error."""
     return None if isinstance(file, PacklineError) else (file.format, file.compression, file.text, file.id)
 
 

@@ -29,8 +29,6 @@ Problem = tuple[Reason, str]
 
 
 class Element(NamedTuple):
-    """One element, or the problem found in its place."""
-
     position: int
     """Byte offset in the (decompressed) file."""
     data: bytes
@@ -57,7 +55,6 @@ def read_array(
 
 
 def starts_array(head: bytes) -> bool:
-    """True if a file that begins with these bytes is one JSON array, unless it is not JSON."""
     return head.removeprefix(BOM).lstrip(BLANK).startswith(b"[")
 
 

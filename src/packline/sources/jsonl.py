@@ -83,7 +83,6 @@ class RecordType:
 
 
 def refuse_nested(fields: Sequence[str]) -> None:
-    """Refuse wanted fields of which one would have to hold another."""
     for outer in fields:
         for inner in fields:
             if inner.startswith(f"{outer}."):
@@ -114,7 +113,6 @@ class JsonlDecoder:
             self._types.insert(0, self._without_id)
 
     def decode(self, file: int, block: Block) -> Batch:
-        """Documents and rejects of one block of whole lines."""
         if block.problem:
             return reject_block(file, block)
         data, text = without_mark(block), self._fields[0]
@@ -146,7 +144,6 @@ class JsonlDecoder:
         return carry(batch, self._columns, others, lambda place: block.line(rows[place]))
 
     def _decode_line(self, line: bytes) -> list[Any]:
-        """Text, id (if any) and columns of a line."""
         made = self._types[-1]
         try:
             record = [made.decoder.decode(line)]
@@ -178,7 +175,6 @@ class JsonlDecoder:
 
 
 def text_field(record: Any, name: str) -> str:
-    """The text of a record."""
     value, found = record, False
     for part in name.split("."):
         if found := isinstance(value, dict):
@@ -236,7 +232,6 @@ def fits_a_type(name: str) -> bool:
 
 
 def _id_texts(values: list[Any]) -> list[str | None] | None:
-    """Convert ids to strings; None if no record has an id."""
     kinds = set(map(type, values))
     if kinds <= {str, NoneType}:
         return values if str in kinds else None
@@ -286,7 +281,6 @@ def decode_json(line: bytes) -> Any:
 
 
 def value_at(record: Any, path: Sequence[str]) -> Any:
-    """The value at a path of names, or `ABSENT`."""
     value = record
     for name in path:
         value = value.get(name, ABSENT) if isinstance(value, dict) else ABSENT
@@ -315,14 +309,12 @@ def is_lost_id(value: Any) -> bool:
 
 
 def has_raw(value: Any) -> bool:
-    """True if a value contains a number that Python cannot represent."""
     if isinstance(value, dict | list):
         return any(map(has_raw, value.values() if isinstance(value, dict) else value))
     return isinstance(value, msgspec.Raw)
 
 
 def is_utf8(value: Any) -> bool:
-    """True if all strings of a value can be encoded as UTF-8."""
     try:
         msgspec.json.encode(value)
     except UnicodeEncodeError:

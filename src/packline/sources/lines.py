@@ -179,7 +179,6 @@ def _skip_long(
 
 
 def reader_of(raw: BinaryIO) -> Fill:
-    """`readinto` of a file; a remote one may have only `read`."""
     return cast("Fill", raw.readinto)  # type: ignore[attr-defined]
 
 
@@ -226,5 +225,4 @@ def not_utf8(error: UnicodeDecodeError, start: int | None = None) -> str:
 
 
 def likely_charset(head: bytes) -> str:
-    """Likely encoding of text that does not begin with UTF-8."""
     return "utf-16" if head.startswith(MARKS_OF_UTF16) else "latin-1"

@@ -36,7 +36,6 @@ REMOTE_THREADS = 128
 
 
 def list_inputs(inputs: Sequence[str], folder: str = "") -> list[ListedFile]:
-    """Files of a source in order, each with its name."""
     listed: dict[str, ListedFile] = {}
     written: dict[str, str] = {}
     for given in inputs:
@@ -82,7 +81,6 @@ def pin_inputs(inputs: Sequence[str]) -> tuple[str, ...]:
 
 
 def expand(given: str, folder: str = "") -> Iterator[ListedFile]:
-    """Files of one input: itself, a folder's files, a glob's matches."""
     if not is_remote(given):
         yield from map(ListedFile, _expand_local(given, folder))
         return

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 
 def open_parquet(file: BinaryIO | str, name: str) -> pq.ParquetFile:
-    """Open a Parquet file."""
     try:
         return pq.ParquetFile(file, memory_map=False, pre_buffer=False, page_checksum_verification=True)
     except InputError:
@@ -39,13 +38,11 @@ def open_parquet(file: BinaryIO | str, name: str) -> pq.ParquetFile:
 
 
 def read_schema(file: InputFile) -> pa.Schema:
-    """Columns of a file."""
     with file.open() as raw:
         return open_parquet(raw, file.path).schema_arrow
 
 
 def group_count(file: InputFile) -> int:
-    """Number of row groups of a file."""
     with file.open() as raw:
         return int(open_parquet(raw, file.path).metadata.num_row_groups)
 
@@ -67,7 +64,6 @@ def column_type(schema: pa.Schema, path: str) -> pa.DataType | None:
 
 
 def is_text(kind: pa.DataType | None) -> bool:
-    """True if a column of this type contains text."""
     return kind is not None and parquet_type(kind) == "string"
 
 
@@ -208,7 +204,6 @@ def _carried(batch: Batch, file: InputFile, arrays: Sequence[pa.Array | None]) -
 
 
 def _decoded(array: pa.Array) -> pa.Array:
-    """The values of a dictionary, or of any other array."""
     return array.dictionary_decode() if pa.types.is_dictionary(array.type) else array
 
 
@@ -269,7 +264,6 @@ def row_values(rows: pa.RecordBatch) -> tuple[list[dict[str, Any]], set[str]]:
 
 
 def id_texts(ids: pa.Array) -> list[str | None]:
-    """Ids of any type as strings; None for one that cannot be a string."""
     values = column_values(ids)
     return [
         value if value is None or type(value) is str else value.text if isinstance(value, Odd) else str(value)

@@ -134,7 +134,6 @@ def open_ahead(
 
 
 def delimiter_of(file: InputFile, source: Source) -> bytes:
-    """Delimiter of the records of a file."""
     if file.format == "text" and source.documents == "separator":
         return (source.separator or "").encode("utf-8")
     return NEWLINE
@@ -147,7 +146,6 @@ def read_stream(
     max_document_bytes: int,
     block_bytes: int = BATCH_BYTES,
 ) -> Iterator[Block]:
-    """Read blocks of the records of a file that is read from its start."""
     if file.format == "json":
         return read_blocks(stream.read, max_document_bytes, lambda: stream.problem)
     return read_lines(
@@ -163,7 +161,6 @@ def read_stream(
 def _read_document(
     file: InputFile, source: Source, stream: DecompressedStream, max_document_bytes: int
 ) -> Iterator[Batch]:
-    """Read a file that is one document."""
     batches = read_whole_file(file.index, stream.read, max_document_bytes, text_decoder(source))
     if not file.compression:
         yield from batches
@@ -180,7 +177,6 @@ def _read_document(
 def decode_blocks(
     file: InputFile, source: Source, blocks: Iterator[Block], transform: RecordText | None = None
 ) -> Iterator[Batch]:
-    """Decode blocks of whole records, one batch per block."""
     if file.format == "text":
         delimiter, decode = delimiter_of(file, source), text_decoder(source)
         for block in blocks:

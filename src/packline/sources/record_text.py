@@ -76,7 +76,6 @@ class RecordText:
         return text
 
     def renders(self, record: dict[str, Any]) -> bool:
-        """True if the template produces a text for a record."""
         try:
             return self._template is not None and bool(self._template.render(record))
         except RecordProblem:
@@ -160,8 +159,6 @@ def _taken(values: Values | None, kept: list[int]) -> Values | None:
 
 
 class JsonlRecords:
-    """Decoder of blocks of lines to batches, with a transform."""
-
     def __init__(self, transform: RecordText, id: str | None, columns: Sequence[Column] = ()) -> None:
         self._transform, self._columns = transform, columns
         self._names: tuple[str, ...] | None = None
@@ -175,7 +172,6 @@ class JsonlRecords:
                 self._names, self._decoder, self._places = names, made.decoder, made.attributes
 
     def decode(self, file: InputFile, block: Block) -> Batch:
-        """Documents and rejects of one block of whole lines."""
         if block.problem:
             return reject_block(file.index, block)
         data = without_mark(block)
@@ -202,7 +198,6 @@ class JsonlRecords:
             return self._odd_record(line, error)
 
     def _odd_record(self, line: bytes, error: Exception) -> dict[str, Any]:
-        """Decode a record that the fast decoder refused."""
         try:
             record = decode_odd(line)
         except (ValueError, RecursionError):
@@ -236,7 +231,6 @@ class JsonlRecords:
 
 
 def row_batch(file: InputFile, rows: pa.RecordBatch, row: int, transform: RecordText, hasher: Any) -> Batch:
-    """Make documents from rows of a Parquet file."""
     from packline.sources.parquet import carried_arrays
 
     records, problems = _plain_rows(rows)

@@ -36,8 +36,6 @@ ENDINGS = (*JSON_LINES, ".json", ".csv", ".parquet")
 
 
 class Record(NamedTuple):
-    """One record as read."""
-
     position: int
     value: Any
     raw: bytes | None
@@ -125,7 +123,6 @@ def _decode(file: int, position: int, text: bytes, raw: bytes, where: str = "") 
 
 
 def _table(data: bytes, path: str) -> Iterator[list[str]]:
-    """Rows of CSV, blank ones included."""
     try:
         yield from csv.reader(io.StringIO(data.decode("utf-8-sig"), newline=""), strict=True)
     except (csv.Error, UnicodeDecodeError) as error:
@@ -194,7 +191,6 @@ def files_of(path: str) -> list[str]:
 
 
 def read_bytes(path: str, state: InputState | None = None) -> bytes:
-    """Read a whole file, decompressed."""
     with open_input(path, state) as raw:
         try:
             data = raw.read()
@@ -210,7 +206,6 @@ def read_bytes(path: str, state: InputState | None = None) -> bytes:
 
 
 def lines_of(path: str) -> Iterator[tuple[int, bytes]]:
-    """Non-blank lines, numbered from 1."""
     data = read_bytes(path).removeprefix(BOM)
     for number, line in enumerate(data.split(b"\n"), 1):
         if line := line.strip():

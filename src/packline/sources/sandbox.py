@@ -143,7 +143,6 @@ class Budget:
         return found
 
     def operate(self, operator: str, left: Any, right: Any) -> None:
-        """Count the result of an operator in advance."""
         if operator == "**":
             raise SecurityError("a template has no use for powers")
         if operator == "%" and isinstance(left, str):
@@ -218,8 +217,6 @@ class _Loop(list[Any]):
 
 
 class Sandbox(ImmutableSandboxedEnvironment):
-    """Jinja's environment with a budget."""
-
     intercepted_binops = frozenset(("+", "*", "%", "**"))
 
     def __init__(self, most_characters: int, *, finalize: Callable[..., Any], **settings: Any) -> None:
@@ -254,7 +251,6 @@ class Sandbox(ImmutableSandboxedEnvironment):
         return _Hooks().visit(tree)
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
-        """Arithmetic, within the budget."""
         budget = context.parent[BUDGET]
         if operator == "+" and type(left) is type(right) is str:  # the most frequent by far
             budget.spend(0, len(left) + len(right))
@@ -271,7 +267,6 @@ class Sandbox(ImmutableSandboxedEnvironment):
         return super().getattr(obj, attribute)
 
     def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:
-        """Call a method or a function of the template, within the budget."""
         budget = __context.parent[BUDGET]
         if type(__obj) is BuiltinMethodType and type(__obj.__self__) is str and __obj.__name__ in SHRINKING:
             budget.spend(1, len(__obj.__self__))
@@ -298,7 +293,6 @@ class Sandbox(ImmutableSandboxedEnvironment):
 
 
 def _counted(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap a filter, so that its arguments and result are counted."""
     kind, name = _PassArg.from_obj(function), name.removeprefix(".")
 
     @pass_context
@@ -355,7 +349,6 @@ def _loop(budget: Budget, values: Any) -> _Loop:
 
 @pass_context
 def _joined(context: Context, values: list[Any]) -> str:
-    """The values of a `~`."""
     return str(context.parent[BUDGET].made(join_values(context, values)))
 
 
@@ -400,5 +393,4 @@ class _Hooks(NodeTransformer):
 def through(
     name: str, value: nodes.Node, arguments: Sequence[nodes.Expr] = (), named: Sequence[nodes.Keyword] = ()
 ) -> nodes.Filter:
-    """A value that is sent through a filter."""
     return nodes.Filter(value, name, list(arguments), list(named), None, None, lineno=value.lineno)

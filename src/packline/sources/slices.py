@@ -108,7 +108,6 @@ def _slices(
 
 
 def _block_size(block: Block) -> tuple[int, bool]:
-    """Bytes of a block, and whether a slice may begin with it."""
     return len(block.data), not block.continued and len(block.data) > 0
 
 

@@ -49,8 +49,6 @@ MOST_VALUES, SHORT = 5, 40
 
 @dataclass(slots=True)
 class Field:
-    """Statistics of one field in the surveyed records."""
-
     name: str
     kinds: Counter[str] = field(default_factory=Counter)
     values: Counter[str] = field(default_factory=Counter)
@@ -86,7 +84,6 @@ class Field:
 
     @property
     def there(self) -> int:
-        """Number of records in which it is present and not null."""
         return sum(count for kind, count in self.kinds.items() if kind != "null")
 
 
@@ -95,8 +92,6 @@ Kind = tuple[str, ...]
 
 
 class Looked(NamedTuple):
-    """First records of a file, the number of bad ones, and its kind."""
-
     records: list[dict[str, Any]]
     bad: int
     kind: Kind = ()
@@ -104,8 +99,6 @@ class Looked(NamedTuple):
 
 @dataclass(slots=True)
 class Fields:
-    """Statistics of the fields in the first records of some files."""
-
     looked: Sequence[Looked]
     records: int = field(init=False)
     fields: dict[str, Field] = field(init=False, default_factory=dict)
@@ -123,7 +116,6 @@ class Fields:
 
     @property
     def bad(self) -> int:
-        """Number of bad records."""
         return sum(one.bad for one in self.looked)
 
     def strings(self) -> list[Field]:
@@ -148,7 +140,6 @@ class Fields:
         return next((pair for pair in PAIRS if names.issuperset(pair)), ())
 
     def template(self) -> str | None:
-        """Suggested template, if the text is likely to consist of several fields."""
         match self.parts():
             case (messages,):
                 who, what = CONVERSATIONS[messages]
@@ -169,8 +160,6 @@ class Fields:
 
 
 class Survey(NamedTuple):
-    """Files of one kind, and what they contain."""
-
     name: str
     """Input, with the format if its files are of several kinds."""
     inputs: list[str]

@@ -135,13 +135,11 @@ class _Fields(Sandbox):
         return _Calls().visit(super()._parse(source, name, filename))
 
     def getattr(self, obj: Any, attribute: str) -> Any:
-        """Field of a field, or a counter of `loop`."""
         if isinstance(obj, LoopContext) and attribute in LOOP:
             return getattr(obj, attribute)
         return self.getitem(obj, attribute)
 
     def getitem(self, obj: Any, argument: Any) -> Any:
-        """An entry of an object, a list or a string."""
         if isinstance(obj, dict | list | tuple | str | range):
             try:
                 return obj[argument]
@@ -201,8 +199,6 @@ def _method(name: str, value: Any, *arguments: Any, **named: Any) -> Any:
 
 
 def _end(place: int) -> Callable[..., Any]:
-    """The filter `first` or `last`, which gives an empty text for no values."""
-
     @pass_context
     def run(context: Context, values: Any) -> Any:
         items = context.parent[BUDGET].list_of(values)
