@@ -197,14 +197,14 @@ def _is_utf8(head: bytes) -> bool:
     return True
 
 
-def _long_head(file: InputFile, ended: Callable[[bytes], bool]) -> bytes:
-    """The start of a file up to the end of its first record, which is long."""
+def _long_head(file: InputFile, most: int, end: bytes | None = None) -> bytes:
+    """The start of a file whose first record is long: about `most` bytes, or up to `end`."""
+    parts: list[bytes] = []
     with file.open() as raw:
         stream = DecompressedStream(raw, file.compression)
-        parts: list[bytes] = []
-        while sum(map(len, parts)) < LONGEST_FIRST_RECORD and (data := stream.read(1 << 20)):
+        while sum(map(len, parts)) <= most and (data := stream.read(1 << 20)):
             parts.append(data)
-            if ended(data):
+            if end is not None and end in data:
                 break
     return b"".join(parts)
 
@@ -255,32 +255,22 @@ def _parquet_fields(file: InputFile, source: Source) -> tuple[str, str | None]:
     with file.open() as raw:
         schema = open_parquet(raw, path).schema_arrow
     candidates = (source.text,) if source.text else TEXT_FIELDS
-    if source.template:
-        return "", _parquet_id(path, schema, source)
     text = next((name for name in candidates if is_text(column_type(schema, name))), None)
-    if text is None:
+    if text is None and not source.template:
         found = ", ".join(f"{field.name} ({field.type})" for field in schema)
         raise InputError(
             f"{path} has no text column: expected {' or '.join(candidates)} of strings, found {found}",
             hint=f"{did_you_mean(source.text or '', schema.names)}name the column with --text"
             + _or_draft(source),
         )
-    refuse_twice(path, schema, [text])
-    return text, _parquet_id(path, schema, source)
-
-
-def _parquet_id(path: str, schema: pa.Schema, source: Source) -> str | None:
-    from packline.sources.parquet import column_type
-
     if source.id and column_type(schema, source.id) is None:
         raise InputError(
             f"{path} has no column {source.id!r}: found {', '.join(schema.names)}",
             hint=f"{did_you_mean(source.id, schema.names)}name the column with --id",
         )
-    if source.id:
-        refuse_twice(path, schema, [source.id])
-        return source.id
-    return DEFAULT_ID if schema.names.count(DEFAULT_ID) == 1 else None
+    text = "" if source.template or text is None else text
+    refuse_twice(path, schema, [name for name in (text, source.id) if name])
+    return text, source.id or (DEFAULT_ID if schema.names.count(DEFAULT_ID) == 1 else None)
 
 
 def refuse_twice(path: str, schema: pa.Schema, columns: Iterable[str]) -> None:
@@ -337,20 +327,12 @@ def first_records(file: InputFile, head: bytes, most: int = 32) -> list[dict[str
         head: start of the (decompressed) file, `HEAD_BYTES` if it is not the whole file.
     """
     if file.format == "json":
-        elements = _first_elements(head, most)
-        if not elements and len(head) == HEAD_BYTES:
-            size = 0
-
-            def ended(data: bytes) -> bool:
-                nonlocal size
-                size += len(data)
-                return size > LONGEST_FIRST_RECORD // 8
-
-            elements = _first_elements(_long_head(file, ended), most)
-        lines: Iterable[bytes] = elements
+        lines: Iterable[bytes] = _first_elements(head, most)
+        if not lines and len(head) == HEAD_BYTES:
+            lines = _first_elements(_long_head(file, LONGEST_FIRST_RECORD // 8), most)
     else:
         if b"\n" not in head and len(head) == HEAD_BYTES:
-            head = _long_head(file, lambda data: b"\n" in data)
+            head = _long_head(file, LONGEST_FIRST_RECORD, b"\n")
         lines = head.removeprefix(BOM).split(b"\n", most)[:most]
     records = []
     for line in filter(None, lines):

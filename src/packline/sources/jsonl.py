@@ -144,34 +144,31 @@ class JsonlDecoder:
         return carry(batch, self._columns, others, lambda place: block.line(rows[place]))
 
     def _decode_line(self, line: bytes) -> list[Any]:
-        made = self._types[-1]
+        made, error, (name, *others) = self._types[-1], None, self._fields
         try:
             record = [made.decoder.decode(line)]
-        except FAILURES as error:
-            return self._decode_odd(line, error)
-        found = [made.values(name, record)[0] for name in self._fields]
-        return found if isinstance(found[0], str) else self._decode_odd(line)
-
-    def _decode_odd(self, line: bytes, error: Exception | None = None) -> list[Any]:
-        """Text, id and columns of a line that the fast decoder refused, or that has no text."""
-        name = self._fields[0]
+            found = [made.values(field, record)[0] for field in self._fields]
+            if isinstance(found[0], str):
+                return found
+        except FAILURES as failure:
+            error = failure
         if isinstance(error, msgspec.ValidationError) and "out of range" not in str(error):
             missing = "missing required field" in str(error)
             raise RecordProblem("missing_field" if missing else "not_a_string", f"field {name!r}: {error}")
         try:
-            record = decode_odd(line)
+            odd = decode_odd(line)
         except (ValueError, RecursionError):
             if isinstance(error, UnicodeDecodeError):
                 raise RecordProblem("invalid_utf8", not_utf8(error)) from error
             raise RecordProblem("malformed_json", str(error)) from error
-        text = text_field(record, name)
+        text = text_field(odd, name)
         if problem := lone_surrogate(text):
             try:
                 line.decode("utf-8")
             except UnicodeDecodeError as wrong:
                 raise RecordProblem("invalid_utf8", not_utf8(wrong)) from wrong
             raise RecordProblem("lone_surrogate", problem)
-        return [text, *(field_value(record, name.split(".")) for name in self._fields[1:])]
+        return [text, *(field_value(odd, other.split(".")) for other in others)]
 
 
 def text_field(record: Any, name: str) -> str:
