@@ -51,7 +51,6 @@ if TYPE_CHECKING:
     from packline.formats.document_view import DocumentView
     from packline.formats.export_record import ExportRecord, Target
     from packline.formats.row_splits import RowSplits
-    from packline.storage.inputs import RangeHash
 
 
 SPLIT_FOLDERS = ("train", "val", "valid", "validation", "test")
@@ -80,10 +79,6 @@ class DatasetReader(ABC):
         Raises:
             CorruptStore: damage that is only detected now, with file and position.
         """
-
-    def hash_with(self, hashes: Mapping[int, RangeHash]) -> None:
-        """Hand over what is read of files, by number, from now on; by default nothing is."""
-        return
 
 
 class Format(ABC):

@@ -55,7 +55,7 @@ from packline.jobs.text_unit import check_unchanged
 from packline.ragged import Ragged
 from packline.recipe import SPLITS, Recipe, Source, check_recipe
 from packline.sources.files import InputFile
-from packline.storage.inputs import RangeHash, hash_range, input_state
+from packline.storage.inputs import hash_range, input_state
 from packline.storage.local import disk_errors
 from packline.store.ledger import Ledger, source_names
 from packline.store.manifest import ImportEntry, InputPiece, Manifest, Receipt
@@ -141,9 +141,6 @@ class UnitImporter(Runner[Unit, ImportedUnit]):
         job, part = self._job, self._reader.units[number]
         writer: ShardWriter | None = None
         ledger, unfinished = Ledger(), 0
-        pieces = job.pieces[number]
-        hashes = [RangeHash(job.files[file].path, start, stop) for file, start, stop in pieces]
-        self._reader.hash_with({piece[0]: one for piece, one in zip(pieces, hashes, strict=True)})
         with disk_errors(self._folder.parent):
             try:
                 for block, next_loss in self._blocks(number):
@@ -153,7 +150,7 @@ class UnitImporter(Runner[Unit, ImportedUnit]):
                     self._write(writer, part, block, ragged, loss, ledger)
                     unfinished += 0 if block.truncated is None else int(np.count_nonzero(block.truncated))
                     report(len(block.tokens))
-                inputs = tuple(self._piece(one, *piece) for piece, one in zip(pieces, hashes, strict=True))
+                inputs = tuple(self._piece(*piece) for piece in job.pieces[number])
                 shards = () if writer is None else (writer.close(),)
             except BaseException:
                 if writer is not None:
@@ -232,14 +229,13 @@ class UnitImporter(Runner[Unit, ImportedUnit]):
         ledger.documents_in += count
         ledger.add_documents(count, int(text_bytes.sum()), len(ragged.tokens), with_bos=with_bos)
 
-    def _piece(self, hash: RangeHash, number: int, start: int, stop: int) -> InputPiece:
+    def _piece(self, number: int, start: int, stop: int) -> InputPiece:
         """Checksum of the bytes of a file that the unit covers; the file must be unchanged.
 
-        The unit with a file's first bytes compares the whole file with the checksum listed by its export:
-        usually these are all of its bytes, and were read already.
+        The unit with a file's first bytes compares the whole file with the checksum listed by its export.
         """
         file, listed = self._job.files[number], self._job.checksums[number]
-        checksum = hash.finish()
+        checksum = hash_range(file.path, start, stop)
         check_unchanged(file)
         if listed and start == 0:
             found = checksum if stop == file.size else hash_range(file.path, 0, file.size)

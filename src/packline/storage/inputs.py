@@ -408,42 +408,14 @@ def read_fully(file: BinaryIO, size: int) -> bytes:
     return b"".join(parts)
 
 
-class RangeHash:
-    """Checksum of a byte range of a file, of which a reader hands over what it reads anyway.
-
-    What is not handed over, or not in order, is read here.
-    """
-
-    def __init__(self, path: str, start: int, stop: int) -> None:
-        self._path, self._stop, self._done, self._hasher = path, stop, start, Hasher()
-
-    def feed(self, position: int, data: memoryview) -> None:
-        """Add bytes of the file, uint8 `[N]` from `position` on; those outside the range are ignored."""
-        if position > self._done:
-            self._read(min(position, self._stop))
-        if (end := min(position + len(data), self._stop)) > self._done:
-            self._hasher.update(data[self._done - position : end - position])
-            self._done = end
-
-    def finish(self) -> str:
-        """Checksum of the range."""
-        self._read(self._stop)
-        return str(self._hasher.hexdigest())
-
-    def _read(self, stop: int) -> None:
-        if self._done >= stop:
-            return
-        with open_input(self._path, None, self._done, stop) as file:
-            file.seek(self._done)
-            while self._done < stop and (data := read_fully(file, min(READ_BYTES, stop - self._done))):
-                self._hasher.update(data)
-                self._done += len(data)
-        if self._done < stop:
-            raise InputChanged(
-                f"{self._path} changed while it was read: expected {stop:,} bytes, found {self._done:,}"
-            )
-
-
 def hash_range(path: str, start: int, stop: int) -> str:
-    """Checksum of a byte range of a file; see `RangeHash`."""
-    return RangeHash(path, start, stop).finish()
+    """Checksum of a byte range of a file."""
+    hasher, done = Hasher(), start
+    with open_input(path, None, start, stop) as file:
+        file.seek(start)
+        while done < stop and (data := read_fully(file, min(READ_BYTES, stop - done))):
+            hasher.update(data)
+            done += len(data)
+    if done < stop:
+        raise InputChanged(f"{path} changed while it was read: expected {stop:,} bytes, found {done:,}")
+    return str(hasher.hexdigest())

@@ -39,7 +39,6 @@ from packline.errors import CorruptStore
 from packline.formats.format import DatasetReader
 from packline.formats.types import DatasetFile, DocumentBlock, Edges, ReadTask
 from packline.ragged import offsets_of
-from packline.storage.inputs import RangeHash
 from packline.store.report import Findings
 
 Pieces = tuple[tuple[int, int, int], ...]
@@ -87,8 +86,6 @@ class TokenFile:
         self.tokens = room if tokens is None else tokens
         self.loss = loss
         self._files, self._beside = files, companions
-        self.hashes: Mapping[int, RangeHash] = {}
-        """Checksums, by the number of the file, that receive what is read."""
 
     def read(self, start: int, stop: int) -> tuple[np.ndarray, np.ndarray | None]:
         """Tokens from `start` up to `stop`, and uint8 0 or 1 per token, if there is a loss mask.
@@ -96,10 +93,10 @@ class TokenFile:
         Raises:
             CorruptStore: the tokens are missing, or the mask has other values.
         """
-        tokens = self._read(self.file, self.path, self.dtype, self.header, start, stop)
+        tokens = read_numbers(self.path, self.dtype, self.header, start, stop)
         if self.loss is None:
             return tokens, None
-        loss = self._read(self.loss.file, self.loss.path, self.loss.dtype, self.loss.header, start, stop)
+        loss = read_numbers(self.loss.path, self.loss.dtype, self.loss.header, start, stop)
         if len(wrong := np.flatnonzero((loss != 0) & (loss != 1))):
             at = int(wrong[0])
             raise CorruptStore(
@@ -107,12 +104,6 @@ class TokenFile:
                 hint="it is not the loss mask of these tokens, or damaged",
             )
         return tokens, loss.astype(np.uint8)
-
-    def _read(self, file: int, path: str, dtype: np.dtype, header: int, start: int, stop: int) -> np.ndarray:
-        found = read_numbers(path, dtype, header, start, stop)
-        if file in self.hashes:
-            self.hashes[file].feed(header + start * dtype.itemsize, found.view(np.uint8).data)
-        return found
 
     def positions(self, places: np.ndarray) -> np.ndarray:
         """Positions, for provenance, of the documents that begin at these tokens, int64 `[n]`."""
@@ -200,9 +191,6 @@ class _TokenFilesReader(DatasetReader):
             has_loss = source.loss is not None
             findings.compare(source.name, "loss mask, where other files have one", self.has_loss, has_loss)
 
-    def hash_with(self, hashes: Mapping[int, RangeHash]) -> None:
-        for source in self._sources.values():
-            source.hashes = hashes
 
 
 class IndexedReader(_TokenFilesReader):
