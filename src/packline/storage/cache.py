@@ -51,13 +51,6 @@ class CacheFolder:
 
     Args:
         folder: any folder; it may hold other files, and several processes may use it at once.
-
-    >>> import tempfile
-    >>> cache = CacheFolder(Path(tempfile.mkdtemp()), 1 << 20)
-    >>> cache.add("0" * 32, 2, [b"a", b"b"]).tolist()
-    [97, 98]
-    >>> cache.find("0" * 32).tolist(), cache.find("1" * 32)
-    ([97, 98], None)
     """
 
     def __init__(self, folder: Path, most: int) -> None:
@@ -192,12 +185,6 @@ class CacheMemory:
 
     The piece that was used or expected the longest ago is let go first. No order of future use is kept: what
     is fetched ahead comes in that order, and sorting thousands of pieces would cost more than fetching them.
-
-    >>> cache = CacheMemory(4)
-    >>> for key in "ab":
-    ...     _ = cache.add(key, 3, [b"xyz"])
-    >>> cache.find("a"), cache.find("b").tolist()
-    (None, [120, 121, 122])
     """
 
     def __init__(self, most: int) -> None:

@@ -67,11 +67,7 @@ def parse_hub(text: str, kind: type[PacklineError] = RecipeError) -> HfUri:
 
 
 def address(place: HfUri) -> str:
-    """Address of a place, as `parse_hub` reads it.
-
-    >>> address(parse_hub("hf://models/org/name@v1"))
-    'hf://org/name@v1'
-    """
+    """Address of a place, as `parse_hub` reads it."""
     return place.to_uri().replace("hf://models/", "hf://")
 
 
@@ -101,13 +97,7 @@ def list_files(place: HfUri, kind: type[PacklineError] = HubError) -> dict[str, 
 
 @contextmanager
 def hub_errors(what: str, kind: type[PacklineError] = HubError) -> Iterator[None]:
-    """Turn the errors of the hub's client in a block into packline's.
-
-    >>> with hub_errors("hf://datasets/org/name"):
-    ...     raise OSError("no route")
-    Traceback (most recent call last):
-    packline.errors.HubError: hf://datasets/org/name: no route
-    """
+    """Turn the errors of the hub's client in a block into packline's."""
     try:
         yield
     except PacklineError:
@@ -176,14 +166,7 @@ ATTEMPTS = 3
 
 
 def parse_dataset(uri: str) -> HfUri:
-    """Parse the address of files in a dataset; its revision is `main` by default.
-
-    >>> place = parse_dataset("hf://datasets/org/name@refs/convert/parquet/a/*.parquet")
-    >>> place.revision, place.path_in_repo
-    ('refs/convert/parquet', 'a/*.parquet')
-    >>> parse_dataset("hf://datasets/org/name").revision
-    'main'
-    """
+    """Parse the address of files in a dataset; its revision is `main` by default."""
     place = parse_hub(uri, StoreError)
     if place.type != "dataset":
         raise StoreError(
@@ -194,11 +177,7 @@ def parse_dataset(uri: str) -> HfUri:
 
 
 def pin(uri: str) -> str:
-    """The same address with the commit that its revision is now.
-
-    >>> pin(f"hf://datasets/org/name@{'0' * 40}/a/")[-6:]
-    '000/a/'
-    """
+    """The same address with the commit that its revision is now."""
     place = parse_dataset(uri)
     path = place.path_in_repo + "/" * (bool(place.path_in_repo) and uri.endswith("/"))
     commit = place.revision

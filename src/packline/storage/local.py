@@ -117,13 +117,7 @@ def _waiting_file(path: Path, data: bytes) -> Iterator[Path]:
 
 
 class LocalFolder(Storage):
-    """A folder on a local disk, as a `Storage`.
-
-    >>> import tempfile
-    >>> folder = LocalFolder(Path(tempfile.mkdtemp()))
-    >>> folder.put_new("a", b"one"), folder.put_new("a", b"one"), folder.read("a", 1), folder.list("")
-    (True, False, b'ne', ['a'])
-    """
+    """A folder on a local disk, as a `Storage`."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -283,14 +277,7 @@ _CANNOT = {errno.EXDEV, errno.EPERM, errno.EOPNOTSUPP, errno.ENOTTY, errno.EINVA
 
 
 def share_file(path: Path, target: Path, link: Link = "auto") -> str:
-    """Give the bytes of a file a second place.
-
-    >>> import tempfile
-    >>> folder = Path(tempfile.mkdtemp())
-    >>> _ = (folder / "a").write_bytes(b"one")
-    >>> share_file(folder / "a", folder / "b"), (folder / "b").read_bytes()
-    ('linked', b'one')
-    """
+    """Give the bytes of a file a second place."""
     source = path.resolve()
     ways = (("hard", os.link, "linked", "hard links"), ("reflink", _reflink, "reflinked", "reflinks"))
     for way, share, done, what in ways:

@@ -39,11 +39,7 @@ def join(place: str | os.PathLike[str], name: str) -> str:
 
 
 def place_in(folder: str, given: str) -> str:
-    """Place of a path that is relative to a folder; a URI, or an absolute path, is one already.
-
-    >>> place_in("data", "a/b"), place_in("data", "/a/b"), place_in("data", "s3://a/b"), place_in("", "a")
-    ('data/a/b', '/a/b', 's3://a/b', 'a')
-    """
+    """Place of a path that is relative to a folder; a URI, or an absolute path, is one already."""
     return given if is_remote(given) else posixpath.join(folder, given)
 
 
@@ -115,11 +111,7 @@ def refuse_secrets(uri: str) -> None:
 
 
 def store_beside(out: str | os.PathLike[str]) -> str:
-    """Place of the store that is kept beside an export.
-
-    >>> store_beside("data/rows/"), store_beside("s3://bucket/rows/")
-    ('data/rows.store', 's3://bucket/rows.store')
-    """
+    """Place of the store that is kept beside an export."""
     return f"{os.fspath(out).rstrip('/') if is_remote(out) else Path(out)}.store"
 
 

@@ -27,15 +27,7 @@ def unfinished_export(place: object) -> StoreNotFound:
 
 
 class Publication:
-    """Files of a result, and the record that completes it.
-
-    >>> import pathlib, tempfile
-    >>> from packline.storage.local import LocalFolder
-    >>> result = Publication(LocalFolder(pathlib.Path(tempfile.mkdtemp())), "record.json")
-    >>> result.publish({"a": b"1", "record.json": b"{}"})
-    >>> result.is_complete(), result.files()
-    (True, {'a': 1, 'record.json': 2})
-    """
+    """Files of a result, and the record that completes it."""
 
     def __init__(self, storage: Storage, record: str) -> None:
         self.storage, self.record = storage, record

@@ -45,12 +45,6 @@ class RangedFile(io.RawIOBase):
         read: returns the bytes of a range; called from several threads.
         md5: MD5 of the file in hexadecimal digits, compared once the file has been read as a whole; "" if
             it is not known.
-
-    >>> data = bytes(range(100))
-    >>> file = RangedFile(lambda start, stop: data[start:stop], 100, "x")
-    >>> file.expect([(10, 30)])
-    >>> file.seek(12), file.read(3)
-    (12, b'\\x0c\\r\\x0e')
     """
 
     def __init__(self, read: ReadRange, size: int, name: str, md5: str = "") -> None:

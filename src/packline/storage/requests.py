@@ -76,11 +76,7 @@ def is_conflict(error: BaseException) -> bool:
 
 
 def is_refused(error: BaseException) -> bool:
-    """True if an answer refuses access, or says that the credentials have run out.
-
-    >>> is_refused(Exception("status code: 400 <Code>ExpiredToken</Code>")), is_refused(Exception())
-    (True, False)
-    """
+    """True if an answer refuses access, or says that the credentials have run out."""
     code = _CODE.search(str(error))
     return (
         status_of(error) in (401, 403)
@@ -170,11 +166,7 @@ def process_cores() -> int:
 
 
 def in_threads(function: Callable[[T], U], values: Iterable[T]) -> Iterator[U]:
-    """Results of `map_in_threads` with a thread per core, for work in Arrow and NumPy: they release the GIL.
-
-    >>> list(in_threads(lambda number: number * number, range(4)))
-    [0, 1, 4, 9]
-    """
+    """Results of `map_in_threads` with a thread per core: Arrow and NumPy release the GIL."""
     return map_in_threads(function, values, min(process_cores(), MOST_THREADS), "packline-pass")
 
 

@@ -121,14 +121,7 @@ def stat_file(path: Path, root: Path | None = None) -> os.stat_result:
 
 
 def map_file(path: Path) -> np.ndarray:
-    """Map the bytes of a file, uint8 `[N]`, read-only; valid as long as the array or a view of it exists.
-
-    >>> import tempfile
-    >>> file = Path(tempfile.mkdtemp()) / "a.bin"
-    >>> _ = file.write_bytes(b"ab")
-    >>> map_file(file).tolist()
-    [97, 98]
-    """
+    """Map the bytes of a file, uint8 `[N]`, read-only; valid as long as the array or a view of it exists."""
     import numpy as np
 
     size = stat_file(path).st_size
@@ -173,15 +166,7 @@ def content_problem(entry: FileEntry, data: bytes | memoryview) -> str:
 
 
 def map_array(path: Path, dtype: np.dtype, shape: tuple[int, ...], *, holds: str, of: str) -> np.ndarray:
-    """Map a file of numbers, read-only.
-
-    >>> import tempfile
-    >>> file = Path(tempfile.mkdtemp()) / "a.bin"
-    >>> _ = file.write_bytes(bytes([1, 0, 2, 0]))
-    >>> import numpy as np
-    >>> map_array(file, np.dtype("<u2"), (2,), holds="2 tokens", of="another store").tolist()
-    [1, 2]
-    """
+    """Map a file of numbers, read-only."""
     import numpy as np
 
     whole = map_file(path)
@@ -375,15 +360,7 @@ def store_files(place: str | Path | StoreFiles, cache: CacheSettings | None = No
 
 
 class Recent:
-    """The most recently opened data, the earliest first; attributes of owners, beyond `most` closed again.
-
-    >>> class Owner: ...
-    >>> recent, owner = Recent(1), Owner()
-    >>> owner.a = 1; recent.add(owner, ["a"])
-    >>> owner.b = 2; recent.add(owner, ["b"])
-    >>> vars(owner)
-    {'b': 2}
-    """
+    """The most recently opened data, the earliest first; attributes of owners, beyond `most` closed again."""
 
     def __init__(self, most: int) -> None:
         self.most = most

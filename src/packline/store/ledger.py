@@ -30,11 +30,7 @@ class MaskCounts(msgspec.Struct, kw_only=True):
 
 
 class Ledger(msgspec.Struct, kw_only=True):
-    """Counts of documents, bytes and tokens. Add them up with `+`.
-
-    >>> (Ledger(documents_in=3, documents=2, empty=1) + Ledger(documents_in=1, documents=1)).documents
-    3
-    """
+    """Counts of documents, bytes and tokens. Add them up with `+`."""
 
     documents_in: int = 0
     documents: int = 0
@@ -58,13 +54,7 @@ class Ledger(msgspec.Struct, kw_only=True):
     """Documents whose own id is no valid Unicode, and null in the store; absent if there are none."""
 
     def add_documents(self, count: int, text_bytes: int, tokens: int, *, with_bos: bool) -> None:
-        """Count documents written to the store.
-
-        >>> ledger = Ledger()
-        >>> ledger.add_documents(2, 10, 9, with_bos=True)
-        >>> ledger.text_tokens, ledger.eod_tokens, ledger.bos_tokens
-        (5, 2, 2)
-        """
+        """Count documents written to the store."""
         self.documents += count
         self.text_bytes += text_bytes
         self.tokens += tokens
@@ -141,11 +131,7 @@ LEFT_OUT = {
 
 
 def losses(ledger: Ledger) -> list[tuple[str, int]]:
-    """Records that did not become documents: reason in words, and number.
-
-    >>> losses(Ledger(empty=2, rejected={"missing_field": 1}))
-    [('without text', 2), ('missing field', 1)]
-    """
+    """Records that did not become documents: reason in words, and number."""
     found = [
         *((words, getattr(ledger, name) or 0) for name, words in LEFT_OUT.items()),
         *((reason.replace("_", " "), count) for reason, count in ledger.rejected.items()),
@@ -154,11 +140,7 @@ def losses(ledger: Ledger) -> list[tuple[str, int]]:
 
 
 def totals_by_source(names: Sequence[str], ledgers: Iterable[tuple[str, Ledger]]) -> dict[str, Ledger]:
-    """Sum of each source's ledgers, in one pass over all of them.
-
-    >>> totals_by_source(["a", "b"], [("a", Ledger(documents=1)), ("a", Ledger(documents=2))])["a"].documents
-    3
-    """
+    """Sum of each source's ledgers, in one pass over all of them."""
     sums = {name: Ledger() for name in names}
     for source, ledger in ledgers:
         sums[source] = sums.get(source, Ledger()) + ledger

@@ -284,21 +284,12 @@ def _unit_entry(
 
 
 def join_checksums(checksums: Sequence[str]) -> str:
-    """One checksum of a file that was read in pieces; empty for a file that a limit left unread.
-
-    >>> join_checksums([]), join_checksums(["ab"]), len(join_checksums(["ab", "cd"]))
-    ('', 'ab', 32)
-    """
+    """One checksum of a file that was read in pieces; empty for a file that a limit left unread."""
     return "".join(checksums) if len(checksums) < 2 else hash_bytes("".join(checksums).encode())
 
 
 def splits_of(recipe: Recipe) -> list[Split]:
-    """Splits that a recipe's documents can be in.
-
-    >>> from packline.recipe import Source
-    >>> splits_of(Recipe(sources=(Source(inputs=("a",)),), tokenizer="t", test_fraction=0.1))
-    ['train', 'test']
-    """
+    """Splits that a recipe's documents can be in."""
     there: set[Split] = {source.split or "train" for source in recipe.sources}
     if any(source.split is msgspec.UNSET for source in recipe.sources):
         there |= {"val"} if recipe.val_fraction or recipe.val_documents else set()

@@ -57,13 +57,7 @@ def merge_manifests(paths: Sequence[Path | str], manifests: Sequence[Manifest]) 
 
 
 def merge_recipes(recipes: Sequence[Recipe]) -> Recipe:
-    """The recipe with the sources of all, in order; each source keeps the name that it has.
-
-    >>> from packline.recipe import Source
-    >>> one, two = (Recipe(sources=(Source(inputs=(name,)),), tokenizer="t") for name in ("a.txt", "b.txt"))
-    >>> source_names(merge_recipes([one, two]))
-    ['a', 'b']
-    """
+    """The recipe with the sources of all, in order; each source keeps the name that it has."""
     names = [name for recipe in recipes for name in source_names(recipe)]
     sources = [source for recipe in recipes for source in recipe.sources]
     while True:

@@ -50,11 +50,7 @@ def parse_unit(name: str) -> UnitName | None:
 
 
 def planned_name(name: str) -> str:
-    """Name of the planned unit that a unit belongs to: for a slice, that of its stream.
-
-    >>> planned_name("web-000007-000002"), planned_name("web-000007")
-    ('web-000007', 'web-000007')
-    """
+    """Name of the planned unit that a unit belongs to: for a slice, that of its stream."""
     unit = parse_unit(name)
     return name if unit is None else unit.planned
 

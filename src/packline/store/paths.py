@@ -44,9 +44,6 @@ class CacheSettings(msgspec.Struct, frozen=True):
         Raises:
             RecipeError: not a number of bytes.
             StoreError: the folder cannot be written to.
-
-        >>> type(CacheSettings(False).open()).__name__, CacheSettings(False, "20MB").open().most
-        ('CacheMemory', 20000000)
         """
         from packline.quantities import parse_bytes
         from packline.storage.cache import CacheFolder, CacheMemory

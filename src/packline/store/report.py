@@ -15,11 +15,7 @@ OnProgress = Callable[[int, int], None]
 
 
 class Problem(msgspec.Struct, frozen=True):
-    """One difference from what is expected.
-
-    >>> str(Problem("train-000000.bin", "size in bytes", "10", "8"))
-    'train-000000.bin: size in bytes: expected 10, found 8'
-    """
+    """One difference from what is expected."""
 
     file: str
     what: str
@@ -69,14 +65,7 @@ class Report(msgspec.Struct, eq=False):
 
 
 class Findings:
-    """Problems and counts of a running verification, or of one slice of it.
-
-    >>> findings = Findings()
-    >>> findings.compare("a.bin", "tokens", 3, 4)
-    False
-    >>> [str(problem) for problem in findings.problems]
-    ['a.bin: tokens: expected 3, found 4']
-    """
+    """Problems and counts of a running verification, or of one slice of it."""
 
     def __init__(self, slice: tuple[int, int] = (0, 1)) -> None:
         self._slice = slice

@@ -15,12 +15,7 @@ BLOCK_BYTES = 1 << 16
 
 
 class BlockSums:
-    """Checksums of the blocks of a file that is written or read in pieces of any size.
-
-    >>> sums = BlockSums()
-    >>> sums.update(bytes(BLOCK_BYTES - 1)); sums.update(b"ab"); len(sums.finish())
-    2
-    """
+    """Checksums of the blocks of a file that is written or read in pieces of any size."""
 
     def __init__(self) -> None:
         self._hasher = xxhash.xxh3_64()

@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import os
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from pathlib import Path
@@ -190,7 +190,6 @@ class _TokenFilesReader(DatasetReader):
             findings.compare(source.name, "dtype, as of the first file", self.dtype.name, source.dtype.name)
             has_loss = source.loss is not None
             findings.compare(source.name, "loss mask, where other files have one", self.has_loss, has_loss)
-
 
 
 class IndexedReader(_TokenFilesReader):
