@@ -67,19 +67,6 @@ def test_a_batch_is_counted_by_tensor(tmp_path: Path, tokenizer_json: Path) -> N
     assert [(one["real_tokens"], one["padding_tokens"]) for one in values["tensors"]] == [(8, 8)]
 
 
-def test_all_tensors_and_a_pad_that_is_the_end_of_document(tmp_path: Path) -> None:
-    path = save(
-        tmp_path / "b.npz",
-        input_tensor=[[5, 9, 9, 9]],
-        target_tensor=[[9, -100, -100, -100]],
-        attention_mask_tensor=[[1, 1, 0, 0]],
-    )
-    done = run("analyze", path, "--pad-id", "9", "--json")
-    found = {one["tensor"]: one["real_tokens"] for one in result(done)["tensors"]}
-    assert found == {"input": 2, "target": 1, "attention_mask": 2}
-    assert result(done)["padding_told_by"] == "the attention mask"
-
-
 @pytest.mark.parametrize(
     "words, code, said",
     [

@@ -27,28 +27,12 @@ def test_every_format_has_a_row_in_the_table_of_its_kind() -> None:
 
 
 def test_the_site_has_all_options_of_a_format_in_its_section() -> None:
+    site = with_sections(PAGE)
     for name in NAMES:
-        text = with_sections(PAGE).split(f"### {name}\n")[1].split("### ")[0]
+        text = site.split(f"### {name}\n")[1].split("### ")[0]
         listed = re.findall(r"^\| `(\w+)` \| `", text, re.MULTILINE)
         assert listed == [one["name"] for one in facts(load_format(name))["options"]]
     assert "`--set` |" not in PAGE
-
-
-def test_a_format_of_text_is_read_by_a_build() -> None:
-    (name,) = [name for name in NAMES if getattr(load_format(name), "holds_text", False)]
-    assert f"--to {name} " in PAGE
-    assert re.search(r"\$ packline build '\S+' --text text --tokenizer \S+ .*--out ", PAGE)
-
-
-def test_both_kinds_show_how_they_are_written_and_read() -> None:
-    documents, rows = (
-        PAGE.split(f"## Formats of {kind}\n")[1].split("\n## ")[0] for kind in ("documents", "rows")
-    )
-    assert "$ packline export store --to NAME --out " in documents
-    assert "$ packline import data --from NAME --tokenizer " in documents
-    assert "$ packline export store --to NAME --seq-len " in rows
-    assert "$ packline verify rows --from NAME\n" in rows
-    assert "packline import" not in PAGE.split("## Formats of rows")[1]
 
 
 def test_all_edges_are_explained() -> None:

@@ -66,7 +66,7 @@ def wait_for(happened: Callable[[], bool], process: subprocess.Popen[str]) -> No
 
 @pytest.mark.parametrize(
     ("as_json", "number"),
-    [(False, signal.SIGINT), (False, signal.SIGTERM), (True, signal.SIGHUP)],
+    [(False, signal.SIGTERM), (True, signal.SIGHUP)],  # Ctrl-C is typed below
 )
 def test_the_printed_command_resumes_to_the_same_bytes(
     tmp_path: Path,

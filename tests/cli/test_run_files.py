@@ -48,12 +48,9 @@ def folder(
     "command",
     [
         "verify FILE",
-        "verify FILE --from llmc --tokenizer TOKENIZER",
         "analyze FILE",
-        "analyze FILE --from llmc --tokenizer TOKENIZER",
         "merge FILE two --out x",
         "diff FILE one",
-        "diff one FILE",
         "pull FILE x",
         "push FILE hf://datasets/a/b",
         "status FILE",

@@ -74,32 +74,6 @@ def test_a_long_document_is_shown_from_a_token_on(folder: Path) -> None:
     assert f"and {strip['more']:,} more token" in run(*words, cwd=folder).stdout
 
 
-def test_a_row_has_its_documents_their_edges_and_what_is_learned(folder: Path) -> None:
-    rows = Store(folder / "store").rows(32, packing="best_fit")
-    number = max(range(len(rows)), key=lambda place: len(rows[place].spans))
-    row = rows[number]
-    (strip,) = result(run("view", "store", "--row", str(number), *ROWS, "--json", cwd=folder))["strips"]
-    assert tokens_of(strip) == row.tokens.tolist()
-    assert [origin["document"] for origin in strip["origins"]] == [span.document for span in row.spans]
-    starts = [place for place, cell in enumerate(strip["cells"]) if cell["starts"]]
-    assert len(starts) == len(row.spans)
-    place = 0
-    for cell in strip["cells"]:
-        held = range(place, place + len(cell["ids"]))
-        assert cell["padding"] == (row.segment_ids[place] < 0)
-        if not cell["padding"]:
-            span = row.spans[cell["segment"]]
-            assert cell["position"] == span.start + row.position_ids[place]
-        learned = [bool(row.loss_mask[one - 1]) for one in held if one]
-        if len(learned) == len(held):
-            assert cell["loss"] is all(learned)
-        place += len(cell["ids"])
-    text = run("view", "store", "--row", str(number), *ROWS, cwd=folder).stdout
-    assert len(re.findall(r"^  ── document ", text, re.MULTILINE)) == len(row.spans)
-    padding = int((row.segment_ids < 0).sum())
-    assert (f"·×{padding}  padding" in text) == (padding > 0)
-
-
 @pytest.mark.parametrize(
     "words", [("run.toml",), ("store", "--seq-len", "32", "--batch-size", "4", "--seed", "7")]
 )

@@ -18,7 +18,6 @@ import packline
 from packline.errors import CorruptStore, HubError, StoreError
 from packline.hub.pull import pull, pulled_from
 from packline.hub.push import push
-from packline.hub.pushable import repository_paths
 from packline.store.manifest import MANIFEST
 from packline.testing import make_store
 
@@ -99,16 +98,6 @@ def test_damage_in_the_repository_is_noticed(hub: LoopbackHub, store: Path, tmp_
     HfApi().create_commit(NAME, gone, commit_message="loss", repo_type="dataset")
     with pytest.raises(CorruptStore, match=f"lacks {shard}"):
         pull(PLACE, tmp_path / "copy")
-
-
-def test_folders_of_a_large_repository_are_left_out(
-    hub: LoopbackHub, store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("packline.hub.pushable.repository_paths", lambda names: repository_paths(names, 2))
-    push(store, PLACE)
-    pull(PLACE, tmp_path / "copy")
-    assert content(tmp_path / "copy") == content(store)
-    assert not list((tmp_path / "copy").glob("0*"))
 
 
 def test_an_unfinished_push_is_not_pulled(hub: LoopbackHub, store: Path, tmp_path: Path) -> None:

@@ -1,8 +1,8 @@
 """What the five pipelines get wrong or promise, point by point: those points that no other test is about.
 
-S0.1  inputs of several kinds, in order          S0.6  a kill leaves no half batch, a second run does nothing
-S1.2, S1.3  texts joined and cut                 S2.6  every token is in a chunk or said to be left over
-S3.7, S3.8  nothing without a tokenizer          S4.1  the end of documents
+S0.1  inputs of several kinds, in order          S0.6  a kill leaves no half batch
+S2.6        every token is in a chunk            S4.1  the end of documents
+S3.7, S3.8  nothing without a tokenizer
 S4.7  labels by their shares
 """
 
@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.cli.command import environment, result, run, run_alone
+from tests.cli.command import environment, result, run
 from tests.seeds.workspace import make_workspace, write_lines
 
 import packline
@@ -153,11 +153,14 @@ def test_every_token_is_in_a_chunk_or_said_to_be_left_over(
     ],
     ids=" ".join,
 )
-def test_nothing_is_done_without_a_tokenizer(tmp_path: Path, tokenizer_json: Path, words: list[str]) -> None:
+def test_nothing_is_done_without_a_tokenizer(
+    tmp_path: Path, tokenizer_json: Path, words: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """S3.7"""
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     make_workspace(tmp_path, tokenizer_json, ["a few words"] * 90)
     for more, code in (([], 2), (["--tokenizer", "fineweb_edu_32k/tokenizer"], 1)):
-        done = run_alone(*words, *more, "--out", "out", cwd=tmp_path, HF_HUB_OFFLINE="1")
+        done = run(*words, *more, "--out", "out", cwd=tmp_path)
         assert done.returncode == code, done.stderr
         assert "tokenizer" in done.stderr and "Traceback" not in done.stderr
         assert not (tmp_path / "out").exists()

@@ -136,6 +136,13 @@ def check_mds(folder: Path, names: dict[str, Any]) -> None:
     assert {shard["compression"] for shard in data["shards"]} == {"zstd"}
 
 
+def check_datasets(folder: Path, names: dict[str, Any]) -> None:
+    windows, joined = names["windows"].counts, names["joined"].counts
+    assert windows.tokens == joined.tokens == names["texts"].manifest.tokens
+    assert windows.dropped_tokens == windows.truncated_tokens == 0 and windows.split_documents > 0
+    assert joined.dropped_tokens < 512 and joined.padding_tokens <= 512
+
+
 def check_chuk_mlx(folder: Path, names: dict[str, Any]) -> None:
     with np.load(folder / "output/sample/batches/sample_batch_0001.npz") as batch:
         found = {key: batch[key] for key in batch.files}
@@ -145,13 +152,6 @@ def check_chuk_mlx(folder: Path, names: dict[str, Any]) -> None:
         "a line",
         "is a document",
     ]
-
-
-def check_datasets(folder: Path, names: dict[str, Any]) -> None:
-    windows, joined = names["windows"].counts, names["joined"].counts
-    assert windows.tokens == joined.tokens == names["texts"].manifest.tokens
-    assert windows.dropped_tokens == windows.truncated_tokens == 0 and windows.split_documents > 0
-    assert joined.dropped_tokens < 512 and joined.padding_tokens <= 512
 
 
 def check_eigenstate(folder: Path, names: dict[str, Any]) -> None:
@@ -196,24 +196,9 @@ def check_forager(folder: Path, names: dict[str, Any]) -> None:
 
 
 CHECKS = dict(
-    zip(
-        SECTIONS,
-        (
-            check_datatrove,
-            check_megatron,
-            check_dolma,
-            check_nanochat,
-            check_litdata,
-            check_mds,
-            check_datasets,
-            check_chuk_mlx,
-            check_eigenstate,
-            check_stacks,
-            check_forager,
-        ),
-        strict=True,
-    )
+    zip(SECTIONS, [one for name, one in globals().items() if name.startswith("check_")], strict=True)
 )
+"""By section: the functions above are in the order of the page."""
 
 
 # ------------------------------------------------------------------------------ the page against the guides
