@@ -32,81 +32,68 @@ def store(tmp_path: Path) -> Path:
     return make_store(tmp_path / "store", [[5, 60, 7], [70, 2]], labels=["a", "b"]).path
 
 
-def of_tokenizer(**fields: Any) -> Callable[[Manifest], Manifest]:
+Change = Callable[[Manifest], Manifest]
+
+
+def tokenizer(**fields: Any) -> Change:
     return lambda old: replace(old, tokenizer=replace(old.tokenizer, **fields))
 
 
-def renamed_unit(unit: UnitEntry, name: str) -> UnitEntry:
-    receipt = replace(unit.receipt, name=f"receipts/{name}.json")
-    return replace(unit, unit=name, receipt=receipt)
+def totals(**fields: Any) -> Change:
+    return lambda old: replace(old, totals=replace(old.totals, **fields))
 
 
-def changed_column(manifest: Manifest, column: str, value: Any) -> Manifest:
-    """The manifest with this value in the first row of its shards."""
-    table = manifest.shards.table
-    place = table.column_names.index(column)
-    values = [value, *table[column].to_pylist()[1:]]
-    table = table.set_column(place, table.schema.field(place), pa.array(values, table.schema.types[place]))
-    return with_tables(manifest, shards=ShardRows(table))
+def units(change: Callable[[list[UnitEntry]], list[UnitEntry]]) -> Change:
+    return lambda old: with_rows(old, units=change([*old.units]))
 
 
-CRAFTED: dict[str, tuple[Callable[[Manifest], Manifest], str]] = {
-    "name above": (lambda old: changed_column(old, "name", "../outside/secret"), "one plain component"),
-    "name of dots": (lambda old: changed_column(old, "name", ".."), "one plain component"),
-    "NUL in a name": (lambda old: changed_column(old, "name", "a\0b"), "one plain component"),
-    "a shard twice": (
-        lambda old: with_rows(old, shards=[*old.shards] * 2),
-        "'train-made-a-000000' twice",
-    ),
-    "split": (
-        lambda old: changed_column(old, "split", "dev"),
-        "split of a shard: expected train or val or test",
-    ),
-    "negative documents": (lambda old: changed_column(old, "documents", -1), "documents of a shard"),
-    "huge tokens": (
-        lambda old: replace(
-            changed_column(old, "tokens", 2**63 - 1), totals=replace(old.totals, tokens=2**63 - 1)
-        ),
-        "tokens of a shard",
-    ),
+def renamed(unit: UnitEntry, name: str) -> UnitEntry:
+    return replace(unit, unit=name, receipt=replace(unit.receipt, name=f"receipts/{name}.json"))
+
+
+def column(name: str, value: Any, others: Change = lambda old: old) -> Change:
+    """This value in the first row of the shards."""
+
+    def change(old: Manifest) -> Manifest:
+        table = old.shards.table
+        place = table.column_names.index(name)
+        values = pa.array([value, *table[name].to_pylist()[1:]], table.schema.types[place])
+        return others(
+            with_tables(old, shards=ShardRows(table.set_column(place, table.schema[place], values)))
+        )
+
+    return change
+
+
+PLAIN = "one plain component"
+CRAFTED: dict[str, tuple[Change, str]] = {
+    "name above": (column("name", "../outside/secret"), PLAIN),
+    "name of dots": (column("name", ".."), PLAIN),
+    "NUL in a name": (column("name", "a\0b"), PLAIN),
+    "a shard twice": (lambda old: with_rows(old, shards=[*old.shards] * 2), "'train-made-a-000000' twice"),
+    "split": (column("split", "dev"), "split of a shard: expected train or val or test"),
+    "negative documents": (column("documents", -1), "documents of a shard"),
+    "huge tokens": (column("tokens", 2**63 - 1, totals(tokens=2**63 - 1)), "tokens of a shard"),
     "dtype": (lambda old: replace(old, dtype="junk,,"), "dtype is 'junk,,': expected int32 or uint16"),
-    "eod_id": (of_tokenizer(eod_id=10**12), "eod_id of the tokenizer: expected 0 to 999"),
-    "bos_id": (of_tokenizer(bos_id=-1), "tokenizer: bos_id is -1: expected at least 0"),
-    "negative total": (
-        lambda old: replace(old, totals=replace(old.totals, bytes=-1)),
-        "totals: bytes is -1: expected at least 0",
-    ),
-    "negative bytes": (lambda old: changed_column(old, "idx_bytes", -1), "idx_bytes of a shard"),
-    "bytes alone": (lambda old: changed_column(old, "loss_bytes", 1), "loss of a shard"),
-    "shard of another source": (lambda old: changed_column(old, "source", "c"), "source of a shard"),
-    "unit of another shard": (lambda old: changed_column(old, "unit", "000007"), "name of a shard"),
-    "unit": (
-        lambda old: with_rows(old, units=[renamed_unit(old.units[0], "../x")]),
-        "name of a unit: expected one plain component",
-    ),
-    "a unit twice": (
-        lambda old: with_rows(old, units=[old.units[0], *old.units]),
-        "'made-a-000000' twice",
-    ),
+    "eod_id": (tokenizer(eod_id=10**12), "eod_id of the tokenizer: expected 0 to 999"),
+    "bos_id": (tokenizer(bos_id=-1), "tokenizer: bos_id is -1: expected at least 0"),
+    "negative total": (totals(bytes=-1), "totals: bytes is -1: expected at least 0"),
+    "negative bytes": (column("idx_bytes", -1), "idx_bytes of a shard"),
+    "bytes alone": (column("loss_bytes", 1), "loss of a shard"),
+    "shard of another source": (column("source", "c"), "source of a shard"),
+    "unit of another shard": (column("unit", "000007"), "name of a shard"),
+    "unit": (units(lambda old: [renamed(old[0], "../x")]), f"name of a unit: expected {PLAIN}"),
+    "a unit twice": (units(lambda old: [old[0], *old]), "'made-a-000000' twice"),
     "tables above": (
         lambda old: replace(old, tables=(replace(old.tables[0], name="../shards.parquet"), *old.tables[1:])),
         "tables: expected shards.parquet",
     ),
-    "totals": (
-        lambda old: replace(old, totals=replace(old.totals, documents=7)),
-        "documents of a shard, in all: expected 7, found 5",
-    ),
-    "fewer shards": (
-        lambda old: replace(old, totals=replace(old.totals, shards=1)),
-        "number of shards: expected 1, found 2",
-    ),
-    "bytes of all files": (
-        lambda old: replace(old, totals=replace(old.totals, bytes=1)),
-        "bytes of all files: expected 1",
-    ),
+    "totals": (totals(documents=7), "documents of a shard, in all: expected 7, found 5"),
+    "fewer shards": (totals(shards=1), "number of shards: expected 1, found 2"),
+    "bytes of all files": (totals(bytes=1), "bytes of all files: expected 1"),
     "tokenizer": (
         lambda old: replace(old, tokenizer_files=(replace(old.tokenizer_files[0], name="/etc/hosts"),)),
-        "name of a file of tokenizer/: expected tokenizer/ and one plain component",
+        f"name of a file of tokenizer/: expected tokenizer/ and {PLAIN}",
     ),
     "source of an input": (
         lambda old: with_rows(old, inputs=(replace(old.inputs[0], source="c"), *list(old.inputs)[1:])),

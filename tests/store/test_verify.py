@@ -131,14 +131,6 @@ def test_problems_are_capped_and_counted(damaged: Path) -> None:
 # --------------------------------------------------------- damage behind right checksums
 
 
-def swap_shards(folder: Path) -> None:
-    for ending in ("bin", "idx", "docs.parquet"):
-        one, other = folder / f"train-in-000000.{ending}", folder / f"val-in-000000.{ending}"
-        held = one.read_bytes()
-        one.write_bytes(other.read_bytes())
-        other.write_bytes(held)
-
-
 def lengths(change: Callable[[np.ndarray], None]) -> Callable[[Path], None]:
     def write(folder: Path) -> None:
         path = folder / "train-in-000000.idx"

@@ -65,11 +65,7 @@ def obstore() -> Any:
 
 
 def upload_seconds(size: int) -> int:
-    """Longest time of an upload by its size, in steps, so that few clients are needed.
-
-    >>> upload_seconds(0), upload_seconds(256 << 20)
-    (32, 512)
-    """
+    """Longest time of an upload by its size, in steps, so that few clients are needed."""
     return 1 << (size // SLOWEST_BYTES + 31).bit_length()
 
 

@@ -72,11 +72,7 @@ def fixed_folder(glob: str) -> str:
 
 
 def is_hidden(path: str) -> bool:
-    """True if a part of a relative path begins with a dot.
-
-    >>> is_hidden("a/.b/c"), is_hidden("a/b.c")
-    (True, False)
-    """
+    """True if a part of a relative path begins with a dot."""
     return path.startswith(".") or "/." in path
 
 

@@ -41,11 +41,7 @@ def disk_errors(folder: Path) -> Iterator[None]:
 
 
 def plain_error(error: OSError) -> PacklineError | None:
-    """Clearer error for an operating system error with an unhelpful message; None for others.
-
-    >>> plain_error(OSError(errno.EMFILE, "Too many open files")).hint
-    'raise the limit and run the same command again: ulimit -n 1024'
-    """
+    """Clearer error for an operating system error with an unhelpful message; None for others."""
     where = f" ({error.filename})" if error.filename else ""
     again = "run the same command again: finished work is kept"
     if error.errno in (errno.EMFILE, errno.ENFILE):

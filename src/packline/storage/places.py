@@ -133,11 +133,7 @@ def open_results(place: str) -> Storage:
 
 
 def open_storage(place: str | os.PathLike[str]) -> Storage:
-    """Storage of a place; nothing is read or written yet.
-
-    >>> open_storage("data/store").place
-    'data/store'
-    """
+    """Storage of a place; nothing is read or written yet."""
     start = os.fspath(place)
     if start.startswith(HUB):
         from packline.storage.hub_inputs import HubFolder  # the modules load libraries

@@ -177,9 +177,6 @@ def map_in_threads(function: Callable[[T], U], values: Iterable[T], threads: int
 
     Args:
         name: beginning of the names of the threads.
-
-    >>> list(map_in_threads(str.upper, "abc", 2, "example"))
-    ['A', 'B', 'C']
     """
     if threads <= 1:
         yield from map(function, values)

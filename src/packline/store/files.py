@@ -56,13 +56,7 @@ class FileEntry(msgspec.Struct, frozen=True, gc=False):
 
 @contextmanager
 def reading(path: Path | str) -> Iterator[None]:
-    """Turn every error of reading a file into `CorruptStore`.
-
-    >>> with reading("a.docs.parquet"):
-    ...     [][1]
-    Traceback (most recent call last):
-    packline.errors.CorruptStore: cannot read a.docs.parquet: list index out of range
-    """
+    """Turn every error of reading a file into `CorruptStore`."""
     try:
         yield
     except PacklineError:
@@ -153,11 +147,7 @@ def check_bytes(path: Path | str, entry: FileEntry, data: bytes | memoryview) ->
 
 
 def content_problem(entry: FileEntry, data: bytes | memoryview) -> str:
-    """Difference between the contents of a file and its entry, in words; empty if there is none.
-
-    >>> content_problem(FileEntry("a.bin", 3, ""), b"ab")
-    'expected 3 bytes, found 2'
-    """
+    """Difference between the contents of a file and its entry, in words; empty if there is none."""
     if len(data) != entry.bytes:
         return f"expected {entry.bytes:,} bytes, found {len(data):,}"
     if (found := hash_bytes(data)) != entry.checksum:
@@ -343,11 +333,7 @@ class StoreFiles:
 
 
 def store_files(place: str | Path | StoreFiles, cache: CacheSettings | None = None) -> StoreFiles:
-    """Files of a store, local or remote. Nothing is read.
-
-    >>> store_files("data/store").path("manifest.json")
-    'data/store/manifest.json'
-    """
+    """Files of a store, local or remote. Nothing is read."""
     if not isinstance(place, str | Path):
         return place
     if is_remote(str(place)):

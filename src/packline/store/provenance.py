@@ -28,11 +28,7 @@ if TYPE_CHECKING:
 
 @cache
 def documents_schema(carried: CarriedTypes = ()) -> pa.Schema:
-    """Columns of `NAME.docs.parquet`: the fixed ones, then those that the source carries.
-
-    >>> documents_schema((("score", "float"),)).names[-2:]
-    ['hash', 'score']
-    """
+    """Columns of `NAME.docs.parquet`: the fixed ones, then those that the source carries."""
     import pyarrow as pa
 
     from packline.sources.carried import TYPES
@@ -56,9 +52,6 @@ def carried_columns(schema: pa.Schema) -> CarriedTypes:
     """Name and type of each carried column of a file, without those of a type that none has.
 
     `documents_schema` of them is the schema of the file, unless these are not columns of provenance.
-
-    >>> carried_columns(documents_schema((("url", "string"),)))
-    (('url', 'string'),)
     """
     from packline.sources.carried import TYPES
 

@@ -49,11 +49,7 @@ N = TypeVar("N", int, np.ndarray)
 
 
 def index_size(documents: N) -> N:
-    """Size of an index in bytes.
-
-    >>> index_size(0), index_size(10)
-    (42, 242)
-    """
+    """Size of an index in bytes."""
     return HEADER.size + 20 * documents + 8
 
 

@@ -53,11 +53,6 @@ def column_mask(condition: Condition, columns: Mapping[str, Column]) -> np.ndarr
 
     Returns:
         bool `[N]`: True where the condition holds.
-
-    >>> from packline.where.grammar import parse_where
-    >>> columns = {"n": pa.array([1, None, 3]), "label": pa.array(["a", "b", None]).dictionary_encode()}
-    >>> column_mask(parse_where("n > 1 or label != 'a'"), columns).tolist()
-    [False, True, True]
     """
     return _mask(condition, columns).to_numpy(zero_copy_only=False)
 

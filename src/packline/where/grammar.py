@@ -36,11 +36,7 @@ def parse_where(text: str) -> Condition:
 
 
 def canonical_where(text: str, place: str = "") -> str:
-    """Canonical text of a condition: equal texts have equal meaning.
-
-    >>> canonical_where('( url.startswith("http:") )')
-    "url.startswith('http:')"
-    """
+    """Canonical text of a condition: equal texts have equal meaning."""
     try:
         return str(parse_where(text))
     except RecipeError as error:
