@@ -71,6 +71,7 @@ class Encoder:
             None for never.
         text_bytes: bytes of text to be encoded, as far as known; for little text, `auto` loads one engine.
         encodable: what engines and reference load, where it was made before.
+
     >>> import msgspec
     >>> model = {"type": "BPE", "vocab": {"a": 0, "b": 1}, "merges": []}
     >>> json = msgspec.json.encode({"model": model}).decode()
@@ -112,7 +113,7 @@ class Encoder:
             self._load_others()
         self._renewed: dict[str, int] = {}
         """Bytes of text that each engine had encoded when it was last loaded."""
-        self._chooser: Chooser | None = None
+        self._chooser = Chooser({})
         self.load_seconds = time.monotonic() - started
 
     def _has_none(self) -> bool:
@@ -138,7 +139,8 @@ class Encoder:
             self._load_others()
             reports = trial() if run is None else run(trial)
         chosen = choose_engines(reports, self._requested, others=self._not_loaded)
-        self._chooser = Chooser({name: self._engine(name) for name in chosen.names})
+        loaded = {name: engine for name, engine in self._loaded.items() if not isinstance(engine, str)}
+        self._chooser = Chooser({name: loaded.get(name) or self._as_engine() for name in chosen.names})
         return chosen
 
     def encode(
@@ -159,8 +161,12 @@ class Encoder:
             return Ragged(np.empty(0, self.dtype), np.zeros(1, np.int64))
         if not isinstance(texts, Texts):
             texts = Texts.of(list(texts))
-        chooser = self._ready(texts)
-        ragged, engines = chooser.encode(texts)
+        if not self.engines:
+            step = max(len(texts) // TRIED_TEXTS, 1)
+            self.choose(lambda: texts.to_list()[::step][:TRIED_TEXTS])
+        elif self._cache_bytes is not None:
+            self.renew(self._cache_bytes)
+        ragged, engines = self._chooser.encode(texts)
         if len(ragged.tokens) and int(ragged.tokens.max()) >= self.tokenizer.vocab_size:
             raise EncoderMismatch(
                 f"{place(0)}: {engines[0]} gave id {int(ragged.tokens.max())}, "
@@ -168,7 +174,7 @@ class Encoder:
                 hint="run it with --engine tokenizers, and report the tokenizer",
             )
         for number in audited(0, len(texts)) if audit is None else audit:
-            engine = chooser.engines[engines[number]]
+            engine = self.engines[engines[number]]
             kept = audit_document(engine, self.reference, texts[number], ragged[number], place(number))
             self.undecoded += not kept
         ragged = ragged.astype(self.dtype)
@@ -178,7 +184,7 @@ class Encoder:
 
     @property
     def engines(self) -> dict[EngineName, Engine]:
-        return {} if self._chooser is None else self._chooser.engines
+        return self._chooser.engines
 
     @property
     def encodes_by_reference(self) -> bool:
@@ -186,21 +192,11 @@ class Encoder:
 
     @property
     def encoded_bytes(self) -> dict[str, int]:
-        return {} if self._chooser is None else self._chooser.encoded_bytes
+        return self._chooser.encoded_bytes
 
     def rates(self) -> dict[str, dict[str, float]]:
         """Latest rates in MB/s of processor time by script and engine."""
-        return {} if self._chooser is None else self._chooser.rates()
-
-    def _ready(self, texts: Texts) -> Chooser:
-        """Engines to encode with: chosen before the first batch, loaded anew after `cache_bytes` of text."""
-        if self._chooser is None:
-            step = max(len(texts) // TRIED_TEXTS, 1)
-            self.choose(lambda: texts.to_list()[::step][:TRIED_TEXTS])
-            assert self._chooser is not None
-        elif self._cache_bytes is not None:
-            self.renew(self._cache_bytes)
-        return self._chooser
+        return self._chooser.rates()
 
     def renew(self, cache_bytes: int = 0) -> None:
         """Load engines anew, which empties their caches of words."""
@@ -210,10 +206,6 @@ class Encoder:
                 del engines[name], self._loaded[name]  # before the new one needs memory
                 engines[name] = self._loaded[name] = load_engine(name, self.encodable, self._as_engine)
                 self._renewed[name] = encoded[name]
-
-    def _engine(self, name: EngineName) -> Engine:
-        loaded = self._loaded.get(name)
-        return self._as_engine() if loaded is None or isinstance(loaded, str) else loaded
 
 
 def choose_engines(

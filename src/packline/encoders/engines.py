@@ -240,6 +240,7 @@ MONGOLIAN_SEPARATOR = ("\u180e".encode(),)
 
 def read_otherwise(name: EngineName, features: Collection[str]) -> tuple[bytes, ...]:
     """UTF-8 prefixes of the strings for which the ids of an engine may differ from the reference's.
+
     >>> len(read_otherwise("gigatoken", ["normalizer NFC"])), read_otherwise("fastokens", ["normalizer NFC"])
     (53, ())
     """

@@ -256,6 +256,7 @@ def probes(json: str) -> list[str]:
 
     Tokens that no text can contain are left out. Every other token occurs at least once, but only some tokens
     of each kind are probed in every form.
+
     >>> probes('{"added_tokens": [{"content": "<a>", "id": 1}]}')[:4]
     ['<a>', ' <a>', '<a> ', '  <a>  ']
     """

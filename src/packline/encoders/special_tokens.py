@@ -74,6 +74,7 @@ MARK = f"\uffff{int.from_bytes(os.urandom(8))}."
 
 class BytesCounter:
     """Counter of strings, such as special tokens, in texts; empty ones are left out.
+
     >>> from packline.sources.batch import Texts
     >>> BytesCounter(["<s>", b"</s>"]).count(Texts.of(["a <s> b </s><s>", "<", "s>"])).tolist()
     [3, 0, 0]

@@ -319,6 +319,7 @@ def last_pair(token: AnyStr, ranks: dict[AnyStr, int]) -> tuple[AnyStr, AnyStr] 
     """Find the two parts of the last merge of a token; None if merging does not produce it.
 
     Starts from single bytes (for bytes) or characters (for a string). Cost: quadratic in the length.
+
     >>> last_pair(b"abc", {b"a": 0, b"b": 1, b"c": 2, b"bc": 3, b"abc": 4})
     (b'a', b'bc')
     """

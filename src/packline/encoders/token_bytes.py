@@ -187,6 +187,7 @@ class TokenText:
     Args:
         data: bytes of all tokens back to back, uint8.
         starts: start of each token's bytes in `data`, and the end, int64 `[V+1]`.
+
     >>> data, begins = TokenText.of_tokens([b"the", b" cat", b""]).gather(np.array([0, 1, 2, 1]))
     >>> data.tobytes(), begins.tolist()
     (b'the cat cat', [0, 3, 7, 7, 11])

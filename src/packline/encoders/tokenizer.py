@@ -132,6 +132,7 @@ def unknown_token(model: dict[str, Any]) -> str | None:
 
 def steps_of(part: dict[str, Any] | None, inner: str) -> list[dict[str, Any]]:
     """Steps of a normalizer, pre-tokenizer or decoder: itself, or those of a sequence under the name `inner`.
+
     >>> steps_of({"type": "Sequence", "normalizers": [{"type": "NFC"}]}, "normalizers")
     [{'type': 'NFC'}]
     """

@@ -62,6 +62,7 @@ Reason = Literal[
 @dataclass(frozen=True, slots=True)
 class Texts:
     """Texts of documents.
+
     >>> texts = Texts.of(["one", "drei", ""])
     >>> len(texts), texts[1], texts.sizes.tolist(), texts.take(np.array([1, 0])).data.tobytes()
     (3, 'drei', [3, 4, 0], b'dreione')

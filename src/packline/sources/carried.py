@@ -82,6 +82,7 @@ def pairs_of(columns: Sequence[Column]) -> tuple[tuple[str, ColumnType], ...]:
 
 def fit(value: Any, type: ColumnType) -> Any:
     """Convert a value of JSON to the type of its column; a timestamp to microseconds since 1970.
+
     >>> fit(3, "float"), fit(2.0, "integer"), fit("1970-01-01T01:00:00.5+01:00", "timestamp")
     (3.0, 2, 500000)
     """

@@ -73,6 +73,7 @@ def read_blocks(
     """Read the elements of an array as blocks of JSON lines, with their offsets in the file.
 
     Arguments as in `read_array`.
+
     >>> import io
     >>> [block] = read_blocks(io.BytesIO(b'[{"a": 1},\\n {"a": 2}]').read, 99)
     >>> bytes(block.data), block.positions.tolist()

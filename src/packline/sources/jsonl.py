@@ -40,6 +40,7 @@ class RecordType:
         types: types of top-level fields: of a required one, or of one that is null or missing.
         default: value of a missing field.
         deep: skip the other fields of objects; a record with another value in their place is refused.
+
     >>> made = RecordType(["text", "meta.lang"], {"text": str}, deep=True)
     >>> records = made.decoder.decode_lines(b'{"text": "a", "meta": {"lang": "de", "n": 1}}')
     >>> made.values("text", records), made.values("meta.lang", records)
@@ -91,6 +92,7 @@ def refuse_nested(fields: Sequence[str]) -> None:
 
 class JsonlDecoder:
     """Decoder of blocks of lines to batches.
+
     >>> decoder = JsonlDecoder("text", "id")
     >>> lines = memoryview(b'{"id": 7, "text": "hey"}\\nnonsense\\n')
     >>> batch = decoder.decode(0, Block(lines, np.array([0, 25]), 0))
@@ -258,6 +260,7 @@ def decode_odd(line: bytes) -> Any:
 
     A byte that is not UTF-8 becomes a lone surrogate, as with Python's `surrogateescape`; a number that
     Python cannot represent becomes `msgspec.Raw`, verbatim.
+
     >>> decode_odd(b'{"text": "good", "n": 1e400}')["text"]
     'good'
     """
@@ -286,6 +289,7 @@ def value_at(record: Any, path: Sequence[str]) -> Any:
 
 def id_text(value: Any) -> str | None:
     """Convert a document's id to a string: as JSON if it is not one; None if it is not valid UTF-8.
+
     >>> id_text("a"), id_text(7), id_text({"a": [1]}), id_text("\\ud83d")
     ('a', '7', '{"a":[1]}', None)
     """

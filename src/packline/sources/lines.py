@@ -51,6 +51,7 @@ def read_lines(
         stop: records that begin at or after it are not taken.
         max_bytes: maximum size of a record; a longer one comes in marked pieces.
         problem: called at the end of the bytes; returns the reason if they were truncated within a record.
+
     >>> import io
     >>> lines = io.BytesIO(b"a\\nb\\nc")
     >>> [bytes(block.data) for block in read_lines(lines.readinto, 0, stop=3, max_bytes=9)]

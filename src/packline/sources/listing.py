@@ -119,6 +119,7 @@ def names_folder(inputs: Sequence[str], paths: Sequence[str]) -> str:
     """Folder that the names of a source's files are relative to: what its inputs have in common, as given.
 
     It does not depend on the files that are found, else a new folder of files would rename all others.
+
     >>> names_folder(["web"], ["web/day1/a", "web/day1/b"]), names_folder(["web/*/a*"], ["web/day1/a"])
     ('web/', 'web/')
     >>> names_folder(["web/a", "web/b"], ["web/a", "web/b"]), names_folder(["a"], ["a"])
@@ -139,6 +140,7 @@ def names_folder(inputs: Sequence[str], paths: Sequence[str]) -> str:
 
 def common_folder(paths: Sequence[str]) -> str:
     """Common folder of all paths, with a slash at its end; empty if there is none.
+
     >>> common_folder(["a/b/x.txt", "a/b/c/y.txt"]), common_folder(["a/bb/x", "a/bc/y"]), common_folder(["x"])
     ('a/b/', 'a/', '')
     """
@@ -200,6 +202,7 @@ def describe_alike(listed: Sequence[ListedFile], describe: Describe, kind_of: Ki
 
 def spread(files: Sequence[Chosen], most: int) -> list[Chosen]:
     """At most `most` files, from everywhere; not at equal distances, as every tenth may be of another kind.
+
     >>> spread("abcdefghij", 4), spread("abc", 4)
     (['a', 'd', 'e', 'h'], ['a', 'b', 'c'])
     """

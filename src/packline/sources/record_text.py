@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 
 class RecordText:
     """Makes the text of a source's records: filters, then the template or the text field.
+
     >>> made = RecordText(Source(inputs=("x",), template="{{ a }}!", where="n > 1"), "", 1000)
     >>> made.fields, made.text({"a": "hey", "n": 2}), made.text({"a": "hey", "n": 1})
     (('a', 'n'), 'hey!', None)

@@ -50,6 +50,7 @@ METHODS: dict[str, tuple[type, ...]] = {
 
 class Template:
     """A template, checked and compiled.
+
     >>> template = Template("{{ title | upper }}: {{ words | join(', ') }}")
     >>> template.render({"title": "a", "words": ["b", "c"]}), template.fields
     ('A: b, c', ('title', 'words'))
