@@ -184,14 +184,11 @@ def test_a_notebook_gets_style_that_touches_nothing_else() -> None:
         assert re.match(r"(body|:is\([^)]*\) )?\.packline", selector), selector
 
 
-@given(st.floats(0, 1), st.floats(0, 1))
-def test_bars_are_as_long_as_their_values(share: float, part: float) -> None:
-    text = render_fragment(Page("page", (Table("", (), (("name", Bar("7", share, part)),), "lr"),)))
-    bars = Parsed(text).all("rect")
-    widths = {(one["class"] or "").split()[0]: float((one["width"] or "").rstrip("%")) for one in bars}
-    whole = max(100 * share, LEAST_BAR) if share else 0.0
-    assert sum(widths.values()) == pytest.approx(whole, abs=0.002)
-    assert widths.get("part", 0.0) == pytest.approx(whole * part, abs=0.002)
+@given(st.floats(0, 1))
+def test_bars_are_as_long_as_their_values(share: float) -> None:
+    text = render_fragment(Page("page", (Table("", (), (("name", Bar("7", share)),), "lr"),)))
+    widths = [float((one["width"] or "").rstrip("%")) for one in Parsed(text).all("rect")]
+    assert widths == ([pytest.approx(max(100 * share, LEAST_BAR), abs=0.001)] if share else [])
 
 
 @pytest.mark.parametrize(

@@ -138,7 +138,7 @@ def group_table(groups: Sequence[Group], link: Callable[[Group], str] | None = N
 
 
 def source_tables(groups: Sequence[Group]) -> list[Block]:
-    """Tables of tokens by source and by label, the largest first; bars mark validation and test."""
+    """Tables of tokens by source and by label, the largest first."""
     found: list[Block] = [_summed("source", [(group.source, group) for group in groups])]
     if labelled := [(group.label, group) for group in groups if group.label is not None]:
         found.append(_summed("label", labelled))
@@ -160,15 +160,14 @@ def _summed(noun: str, named: Sequence[tuple[str, Group]]) -> Table:
         (
             name,
             f"{documents:,}",
-            Bar(f"{tokens:,} ({percent(tokens / whole)})", tokens / top, held / max(tokens, 1)),
+            Bar(f"{tokens:,} ({percent(tokens / whole)})", tokens / top),
             f"{held:,}",
             size(text_bytes),
         )
         for name, (tokens, documents, held, text_bytes) in shown
     )
     head = (noun, "documents", "tokens", "not for training", "text")
-    marked = "validation and test" if any(counts[2] for _, counts in shown) else ""
-    return Table(f"Tokens by {noun}", head, rows, "lrrrr", marked)
+    return Table(f"Tokens by {noun}", head, rows, "lrrrr")
 
 
 def length_facts(lengths: DocumentLengths) -> tuple[tuple[str, str], ...]:

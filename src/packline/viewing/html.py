@@ -56,11 +56,11 @@ class Assets(NamedTuple):
 
 
 class _Section(NamedTuple):
-    """Blocks below a heading of level 2, or before the first; headings of level 3 with their anchors."""
+    """Blocks below a heading, or before the first."""
 
     title: str
     name: str
-    blocks: list[tuple[Block, str]]
+    blocks: list[Block]
 
 
 # ------------------------------------------------------------------------------------ whole pages
@@ -146,19 +146,15 @@ def write_page(page: Page, path: Path) -> None:
 
 
 def _sections(blocks: Sequence[Block]) -> list[_Section]:
-    """Cut blocks into sections; each heading of level 2 begins one."""
     sections = [_Section("", "", [])]
     names = ["main", "warnings"]
     for block in blocks:
-        name = ""
         if isinstance(block, Heading):
             name = re.sub(r"[^a-z0-9]+", "-", block.text.lower()).strip("-")[:40] or "section"
-            name = name if name not in names else f"{name}-{len(names)}"
-            names.append(name)
-            if block.level == 2:
-                sections.append(_Section(block.text, name, []))
-                continue
-        sections[-1].blocks.append((block, name))
+            names.append(name if name not in names else f"{name}-{len(names)}")
+            sections.append(_Section(block.text, names[-1], []))
+        else:
+            sections[-1].blocks.append(block)
     return sections
 
 
@@ -203,7 +199,7 @@ def _prepare(environment: jinja2.Environment) -> None:
     environment.filters.update(
         kind=lambda block: type(block).__name__,
         safe_href=safe_href,
-        bar_widths=bar_widths,
+        bar_width=bar_width,
         pct=lambda value: f"{value:.3f}".rstrip("0").rstrip(".") + "%",
         laid_out=lambda shares: list(itertools.accumulate(shares, initial=0.0)),
         as_typed=_as_typed,
@@ -283,7 +279,6 @@ def _marks_after(cell: Cell, pieces: list[tuple[str, Kind]], before: int) -> int
 # ------------------------------------------------------------------------------------------- bars
 
 
-def bar_widths(bar: Bar) -> tuple[float, float]:
-    """Percent of the width that a bar takes, and its marked part does; at least `LEAST_BAR` above zero."""
-    whole = max(min(100 * bar.share, 100.0), LEAST_BAR) if bar.share > 0 else 0.0
-    return whole, whole * min(bar.part, 1.0)
+def bar_width(bar: Bar) -> float:
+    """Percent of the width that a bar takes; at least `LEAST_BAR` above zero."""
+    return max(min(100 * bar.share, 100.0), LEAST_BAR) if bar.share > 0 else 0.0

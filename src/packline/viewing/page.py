@@ -34,8 +34,6 @@ class Bar:
     shown: str
     share: float
     """Length of the bar, 0 to 1."""
-    part: float = 0.0
-    """Share of the bar to mark, 0 to 1, such as tokens that are not trained on."""
     mood: Mood = "plain"
 
 
@@ -53,10 +51,9 @@ def value_shown(value: Value) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Heading:
-    """Title of a section, of level 2 or 3; level 1 is the title of the page."""
+    """Title of a section."""
 
     text: str
-    level: int = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,8 +95,6 @@ class Table:
     rows: tuple[tuple[Value, ...], ...]
     align: str
     """`l` or `r` for each column."""
-    part: str = ""
-    """Meaning of the marked parts of bars; empty if there are none."""
     form: Literal["", "data", "stacked", "wrapped"] = ""
     """`data` keeps each row on one line whatever its columns hold, `stacked` writes each row as running text
     where there is no room for columns, `wrapped` breaks lines in all cells."""

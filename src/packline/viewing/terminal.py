@@ -45,7 +45,6 @@ if TYPE_CHECKING:
 MOODS = {"plain": "", "good": "good", "warning": "warning", "bad": "bad"}
 LONGEST_BAR, SHORTEST_BAR = 40, 8
 UNBOUNDED = sys.maxsize // 2
-MARKED = "┄"
 COLORS = 5
 GUTTER = 9
 NARROWEST = 16
@@ -92,7 +91,7 @@ def _block_lines(block: Block, width: int, color: bool, wrap: bool) -> list[Line
     room = width if wrap else UNBOUNDED
     match block:
         case Heading():
-            return [["  ", (block.text, "heading" if block.level == 2 else "title")]]
+            return [["  ", (block.text, "heading")]]
         case Note():
             return [["  ", (text, MOODS[block.mood])] for text in wrapped(block.text, room - 2)]
         case KeyValues():
@@ -132,9 +131,8 @@ def _table_lines(block: Table, width: int, room: int) -> list[Line]:
             value = values[place - 1]
             row.insert(place, _bar(value, longest) if isinstance(value, Bar) else "")
     caption: list[Line] = [["  ", (block.caption, "title")]] if block.caption else []
-    part: list[Line] = [["  ", (f"{MARKED}{MARKED} {block.part}", "quiet")]] if block.part else []
     head_rows: list[Line] = [[(word, "quiet") for word in head] for head in heads]
-    return [*caption, *table([*head_rows, *rows], align, width=room), *part]
+    return [*caption, *table([*head_rows, *rows], align, width=room)]
 
 
 def _fitting_table(block: Table, room: int) -> Table:
@@ -160,9 +158,7 @@ def _wrapped_heads(head: Sequence[str], widths: Sequence[int]) -> list[list[str]
 
 
 def _bar(value: Bar, longest: int) -> Piece:
-    whole = round(longest * min(value.share, 1.0))
-    marked = min(round(longest * value.share * value.part), whole)
-    return "━" * (whole - marked) + MARKED * marked or "·", MOODS[value.mood] or "number"
+    return "━" * round(longest * min(value.share, 1.0)) or "·", MOODS[value.mood] or "number"
 
 
 # ----------------------------------------------------------------------------------------- tokens

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import singledispatch
-from typing import TYPE_CHECKING, overload
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -286,14 +286,8 @@ class _Numbers(Sequence[bytes]):
     def __len__(self) -> int:
         return self._count
 
-    @overload
-    def __getitem__(self, index: int) -> bytes: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[bytes]: ...
-    def __getitem__(self, index: int | slice) -> bytes | list[bytes]:
-        if isinstance(index, slice):
-            return [self[one] for one in range(self._count)[index]]
-        return b"%d" % range(self._count)[index]
+    def __getitem__(self, index: Any) -> Any:
+        return b"%d" % index
 
 
 def _numbers(batch: BatchFile) -> Vocabulary:

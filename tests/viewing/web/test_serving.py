@@ -80,7 +80,9 @@ def test_a_port_in_use_is_told(store: Store, capsys: pytest.CaptureFixture[str])
         port = held.getsockname()[1]
         assert main(["serve", str(store.path), "--port", str(port)]) == 1
     errors = capsys.readouterr().err
-    assert f"port {port} of 127.0.0.1 is in use" in errors and "--port 0" in errors
+    assert (
+        f"cannot listen on 127.0.0.1 at port {port}" in errors and "in use" in errors and "--port 0" in errors
+    )
 
 
 @pytest.mark.parametrize("port", [-1, 65536])

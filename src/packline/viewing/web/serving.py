@@ -13,7 +13,6 @@ Limits: connections are not encrypted. On a network that others can monitor, use
 from __future__ import annotations
 
 import contextlib
-import errno
 import hmac
 import importlib
 import ipaddress
@@ -86,39 +85,21 @@ def listen(host: str = "127.0.0.1", port: int = PORT, *, names: tuple[str, ...] 
     if not 0 <= port < 65536:
         raise RecipeError(f"port is {port}: expected 0 to 65535")
     host = host.strip("[]")
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    both = family == socket.AF_INET6 and socket.has_dualstack_ipv6()
+    place = ("127.0.0.1" if host == "localhost" else host, port)
     try:
-        family, kind, protocol, _, address = socket.getaddrinfo(
-            "127.0.0.1" if host == "localhost" else host, port, type=socket.SOCK_STREAM
-        )[0]
+        opened = socket.create_server(place, family=family, backlog=128, dualstack_ipv6=both)
     except (OSError, UnicodeError) as error:
         raise PacklineError(
-            f"cannot listen on {host}: it is not an address of this machine",
-            hint="--host 127.0.0.1 or 0.0.0.0",
+            f"cannot listen on {host} at port {port}: {error}",
+            hint="--port 0 takes any free port; --host is an address of this machine, or 0.0.0.0",
         ) from error
-    opened = socket.socket(family, kind, protocol)
-    try:
-        opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        opened.bind(address)
-        opened.listen(128)
-    except OSError as error:
-        opened.close()
-        raise _cannot_listen(host, port, error) from error
     own = frozenset(name.lower().rstrip(".") for name in (host, *names))
     if is_loopback(host):
         return Listening(opened, host, opened.getsockname()[1], None, own | LOOPBACK_NAMES)
     own |= {socket.gethostname().lower()} | LOOPBACK_NAMES
     return Listening(opened, host, opened.getsockname()[1], secrets.token_urlsafe(24), own)
-
-
-def _cannot_listen(host: str, port: int, error: OSError) -> PacklineError:
-    if error.errno == errno.EADDRINUSE:
-        return PacklineError(
-            f"port {port} of {host} is in use by another program",
-            hint="choose another with --port, or any that is free with --port 0",
-        )
-    if error.errno == errno.EACCES:
-        return PacklineError(f"cannot open port {port}: {error.strerror}", hint="--port 1024 or above")
-    return PacklineError(f"cannot listen on {host} at port {port}: {error.strerror}", hint="--host 127.0.0.1")
 
 
 def run_server(site: Site, listening: Listening) -> None:
