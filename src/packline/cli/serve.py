@@ -30,19 +30,13 @@ def serve(
         list[str] | None,
         option("Tokenizer to compare with. May be repeated.", SHOWN),
     ] = None,
-    exclude: Annotated[
-        list[str] | None,
-        option(
-            "List of documents that pages can leave out, as verify and analyze --write it. May be repeated.",
-            SHOWN,
-        ),
-    ] = None,
 ) -> int:
     """Show stores and runs in a browser.
 
     Pages of sources, documents, rows, batches and runs with every token as the
-    tokenizer split it; search; comparison of tokenizers. Only this machine can open them by default;
-    with --host, pages require a token. Writes nothing. Needs packline[web].
+    tokenizer split it; search; comparison of tokenizers. Only this machine can
+    open them by default; with --host, pages require a token. Writes nothing.
+    Needs packline[web].
 
     Examples:
 
@@ -65,7 +59,7 @@ def serve(
 
         runs = [one for one in stores if is_toml(one)]
         folders = [one for one in stores if one not in runs]
-        site = Site(folders, tokenizer or (), exclusions=exclude or (), runs=runs)
+        site = Site(folders, tokenizer or (), runs=runs)
         warm_up(site)
         documents = sum(len(opened.store.documents) for opened in site.stores)
         held = plural(documents, "document")

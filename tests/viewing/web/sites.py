@@ -28,12 +28,11 @@ def client_of(
     stores: Sequence[Store],
     tokenizers: Sequence[str] = (),
     *,
-    exclusions: Sequence[Path] = (),
     runs: Sequence[Path] = (),
     **settings: Any,
 ) -> TestClient:
     """A client of a site with these stores."""
-    site = Site([store.path for store in stores], tokenizers, exclusions=exclusions, runs=runs)
+    site = Site([store.path for store in stores], tokenizers, runs=runs)
     site.wait(30)
     app = make_site_app(site, **settings)
     return TestClient(app, base_url="http://localhost", follow_redirects=False)

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pytest
 from starlette.testclient import TestClient
@@ -18,7 +17,6 @@ from tests.viewing.web.sites import client_of
 
 import packline
 from packline.facade import Store
-from packline.packing.exclusions import write_list
 from packline.viewing import columns
 from packline.viewing.columns import bars_of
 from packline.viewing.web import choosing
@@ -53,15 +51,8 @@ def store(tmp_path_factory: pytest.TempPathFactory, tokenizer_json: Path) -> Sto
 
 
 @pytest.fixture(scope="module")
-def excluded(store: Store, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("lists") / "drop.parquet"
-    write_list(path, [(store, np.array([0, 5, 7], np.int64), ["leaked"] * 3)])
-    return path
-
-
-@pytest.fixture(scope="module")
-def client(store: Store, excluded: Path) -> TestClient:
-    return client_of([store], exclusions=[excluded])
+def client(store: Store) -> TestClient:
+    return client_of([store])
 
 
 Params = dict[str, str]
@@ -127,20 +118,17 @@ def test_the_table_has_all_columns_and_their_distributions(client: TestClient) -
     assert any("where=language+%3D%3D+%27de%27" in href for href in links)
 
 
-def test_rows_take_the_same_choice(client: TestClient, store: Store, excluded: Path) -> None:
-    rows = store.rows(32, split="all", where="score >= 3", unique=True, exclude=str(excluded))
-    params = {"seq_len": "32", "split": "all", "where": "score>=3", "unique": "1", "exclude": "drop.parquet"}
+def test_rows_take_the_same_choice(client: TestClient, store: Store) -> None:
+    rows = store.rows(32, split="all", where="score >= 3", unique=True)
+    params = {"seq_len": "32", "split": "all", "where": "score>=3", "unique": "1"}
     assert f"{len(rows):,} rows of 32 tokens" in get(client, params, path="/rows").of("main")
     assert ids_shown(get(client, params, path="/row/1")) == rows[1].tokens.tolist()
     text = get(client, params | {"batch_size": "2"}, path="/batch")
     loader = packline.Loader(rows, batch_size=2, prefetch=0)
     expected = [one for row in loader.rows_of_step(0).rows for one in rows[int(row)].tokens.tolist()]
     assert ids_shown(text) == expected
-    assert 5 not in listed(client, {"exclude": "drop.parquet"}) and 5 in listed(client, {})
     answer = client.get("/jump", params={"to": "row", "number": 1, **params})
-    assert (
-        "where=score" in answer.headers["location"] and "exclude=drop.parquet" in answer.headers["location"]
-    )
+    assert "where=score" in answer.headers["location"] and "unique=1" in answer.headers["location"]
 
 
 @pytest.mark.parametrize(
@@ -149,6 +137,7 @@ def test_rows_take_the_same_choice(client: TestClient, store: Store, excluded: P
         ({"where": "scor > 3"}, "did you mean 'score'"),
         ({"where": "__import__('os')"}, "where"),
         ({"sort": "scor"}, "did you mean 'score'"),
+        ({"unique": "/etc"}, "unique"),
     ],
 )
 def test_what_cannot_be_is_answered_with_the_form(
@@ -197,12 +186,6 @@ def test_tables_as_data(client: TestClient, store: Store) -> None:
     command = shlex.split(next(one for one in parsed.texts("pre") if one.startswith("packline view")))
     assert command[2:4] == [str(store.path), "--where"]
     assert command[4:] == ["score >= 4", "--split", "all", "--source", "in"]
-
-
-def test_an_address_names_no_file(client: TestClient, excluded: Path) -> None:
-    get(client, {"exclude": str(excluded)}, status=400)
-    get(client, {"exclude": "/etc/passwd"}, status=400)
-    get(client, {"unique": "/etc"}, status=400)
 
 
 def test_large_stores_are_neither_filtered_nor_sorted(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:

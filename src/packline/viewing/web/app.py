@@ -56,7 +56,7 @@ NAVIGATION = (
 )
 JUMPS = ("document", "row", "step", "token")
 SWITCHED = ("/documents", "/rows", "/batch", "/search")
-KEPT = ("seq_len", "packing", "split", "where", "unique", "exclude", "batch_size", "seed", "world_size")
+KEPT = ("seq_len", "packing", "split", "where", "unique", "batch_size", "seed", "world_size")
 """Parameters kept by a jump to a row or a step."""
 WAIT = 1.0
 """Seconds to wait at startup for the lengths of each store."""
@@ -163,8 +163,7 @@ def command_of(view: View, path: str) -> str:
     params, place = view.params, str(view.store.place)
     section, _, number_of = path.strip("/").partition("/")
     words: list[str] = ["view", place]
-    options = {name: params.get(name, "") for name in ("where", "exclude", "split")}
-    options["exclude"] = view.site.exclusions.get(options["exclude"], "")
+    options = {name: params.get(name, "") for name in ("where", "split")}
     if path == "/":
         return shlex.join(["packline", "info", place])
     if path == "/documents" and not params.get("sort"):
@@ -303,7 +302,7 @@ def _jump(site: Site, request: Request) -> Response:
         inside = number(request.query_params, "document", 0)
         target = view.href(f"/document/{inside}", at=wanted) + "#at"
     elif to == "row":
-        target = view.href(f"/row/{wanted}", **{name: kept[name] for name in KEPT[:6] if name in kept})
+        target = view.href(f"/row/{wanted}", **{name: kept[name] for name in KEPT[:5] if name in kept})
     elif "run" in request.query_params:
         target = address("/run", run=request.query_params["run"], step=wanted)
     else:

@@ -33,7 +33,7 @@ FILTERED_PACKED_MOST = 1 << 16
 
 
 def is_filtered(choice: DocumentFilter) -> bool:
-    return bool(choice.where or choice.unique or choice.exclude)
+    return bool(choice.where or choice.unique)
 
 
 def refuse_large(store: StoreReader, choice: DocumentFilter) -> None:

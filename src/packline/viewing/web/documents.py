@@ -6,6 +6,7 @@ import math
 import re
 from dataclasses import dataclass, replace
 
+import msgspec
 import numpy as np
 
 from packline.errors import RecipeError, StoreError
@@ -42,18 +43,12 @@ LONGEST_CONDITION = 2000
 
 def chosen_documents(view: View) -> tuple[DocumentFilter, Params]:
     """Filters that an address requests, without split and source; their parameters for other addresses."""
-    params, lists = view.params, view.site.exclusions
-    where = params.get("where", "").strip()
+    where = view.params.get("where", "").strip()
     if len(where) > LONGEST_CONDITION:
         raise RecipeError(f"a condition of {len(where):,} characters: expected at most {LONGEST_CONDITION:,}")
-    unique = choice(params, "unique", ("", "1"), "")
-    exclude = choice(params, "exclude", ("", *lists), "")
-    found = DocumentFilter(
-        where=canonical_where(where) if where else None,
-        unique=bool(unique),
-        exclude=lists[exclude] if exclude else None,
-    )
-    return found, {"where": where, "unique": unique, "exclude": exclude}
+    unique = choice(view.params, "unique", ("", "1"), "")
+    found = DocumentFilter(where=canonical_where(where) if where else None, unique=bool(unique))
+    return found, {"where": where, "unique": unique}
 
 
 def choice_fields(view: View, *, minor: bool = True) -> tuple[FormField, ...]:
@@ -62,16 +57,11 @@ def choice_fields(view: View, *, minor: bool = True) -> tuple[FormField, ...]:
     Args:
         minor: True to show the condition on request, as the others.
     """
-    params, lists = view.params, view.site.exclusions
-    equal, where = (("", "keep all"), ("1", "keep the first")), params.get("where", "")
-    fields = [
-        FormField("where", "Condition on columns", where, hint="tokens >= 100", minor=minor),
-        choice_field("unique", "Equal texts", params.get("unique", ""), equal, minor=True),
-    ]
-    if lists:
-        given = params.get("exclude", "")
-        fields.append(choice_field("exclude", "Leave out", given, (("", "nothing"), *lists), minor=True))
-    return tuple(fields)
+    equal, params = (("", "keep all"), ("1", "keep the first")), view.params
+    where = FormField(
+        "where", "Condition on columns", params.get("where", ""), hint="tokens >= 100", minor=minor
+    )
+    return where, choice_field("unique", "Equal texts", params.get("unique", ""), equal, minor=True)
 
 
 @dataclass(frozen=True)
@@ -101,13 +91,7 @@ def document_list(view: View) -> DocumentList:
     split = choice(params, "split", (ALL, *view.opened.splits), ALL)
     source = choice(params, "source", (ALL, *view.opened.sources), ALL)
     filters, given = chosen_documents(view)
-    wanted = DocumentFilter(
-        split=split,
-        sources=None if source == ALL else source,
-        where=filters.where,
-        unique=filters.unique,
-        exclude=filters.exclude,
-    )
+    wanted = msgspec.structs.replace(filters, split=split, sources=None if source == ALL else source)
     sort, descending = params.get("sort", ""), choice(params, "desc", ("", "1"), "")
     selection = chosen(view.store, wanted)
     order = sorted_places(selection, sort, bool(descending)) if sort else None

@@ -61,9 +61,7 @@ def settings_of(view: View) -> tuple[Rows, Params]:
         "split": split_param(split),
         **given,
     }
-    options = RowOptions(
-        packing=packing, split=split, where=chosen.where, unique=chosen.unique, exclude=chosen.exclude
-    )
+    options = RowOptions(packing=packing, split=split, where=chosen.where, unique=chosen.unique)
     return open_rows(view.store, seq_len, options), params
 
 
@@ -162,7 +160,7 @@ def batch(view: View) -> Page:
     if not len(view.store.documents):
         return Page("Batch", (Note("This store is empty: there are no batches.", "warning"),))
     try:
-        found, chosen = settings_of(view)
+        found, of_rows = settings_of(view)
         size = number(
             params, "batch_size", min(32, len(found)), least=1, most=len(found), what="rows per batch"
         )
@@ -173,35 +171,29 @@ def batch(view: View) -> Page:
         rank = number(params, "rank", -1, most=ranks - 1)
     except (RecipeError, StoreError) as error:
         raise InvalidForm.of("Batch", form, error) from error
-    chosen |= {"batch_size": size, "seed": seed or None, "world_size": ranks if ranks > 1 else None}
-    texts = ("‹ step before", f"step {step:,}", "next step ›")
-
-    def of_step(target: int) -> str:
-        return view.href("/batch", step=target, rank=_rank(rank), **chosen)
-
-    blocks: list[Block] = [form, neighbors("Steps", step, len(loader) - 1, of_step, texts)]
-    blocks += batch_blocks(
+    of_batch = {"batch_size": size, "seed": seed or None, "world_size": ranks if ranks > 1 else None}
+    chosen: Params = {**of_rows, **of_batch, "rank": None if rank < 0 else rank}
+    ways = neighbors(
+        "Steps",
+        step,
+        len(loader) - 1,
+        lambda target: view.href("/batch", step=target, **chosen),
+        ("‹ step before", f"step {step:,}", "next step ›"),
+    )
+    shown = batch_blocks(
         view,
         loader,
         step,
         rank,
         ranks,
-        lambda _, number: view.href(f"/row/{number}", **_of_rows(chosen)),
-        lambda page: view.href("/batch", **chosen, step=step, rank=_rank(rank), page=page or None),
+        lambda _, number: view.href(f"/row/{number}", **of_rows),
+        lambda page: view.href("/batch", **chosen, step=step, page=page or None),
     )
     title = f"Batch of step {step:,}" + ("" if rank < 0 else f", rank {rank}")
     summary = (
         f"{plural(size, 'row')} of {found.seq_len:,} tokens; step {step:,} of {len(loader):,}, counted from 0"
     )
-    return Page(title, tuple(blocks), summary=summary)
-
-
-def _rank(rank: int) -> int | None:
-    return None if rank < 0 else rank
-
-
-def _of_rows(params: Params) -> Params:
-    return {name: params[name] for name in ("seq_len", "packing", "split", "where", "unique", "exclude")}
+    return Page(title, (form, ways, *shown), summary=summary)
 
 
 def batch_blocks(

@@ -24,7 +24,6 @@ from packline.encoders.tokenizer import Tokenizer, load_tokenizer
 from packline.errors import CorruptStore, PacklineError, RecipeError, StoreError
 from packline.loading.loader import Loader
 from packline.loading.trace import stores_of, trace_document
-from packline.packing.exclusions import ExclusionList
 from packline.packing.selection import Selection
 from packline.store.files import store_files
 from packline.store.kept_tokenizer import load_kept_tokenizer
@@ -263,7 +262,6 @@ class Site:
         stores: Sequence[str | Path],
         tokenizers: Sequence[str] = (),
         *,
-        exclusions: Sequence[str | Path] = (),
         runs: Sequence[str | Path] = (),
     ) -> None:
         self.runs = [ServedRun(Path(path).name, Loader.from_file(path, prefetch=0)) for path in runs]
@@ -271,9 +269,6 @@ class Site:
         places = [store_files(path) for path in stores]
         places += [store.files for run in self.runs for store in stores_of(run.loader)]
         places = list({files.address: files for files in places}.values())
-        paths = [ExclusionList(path).path for path in exclusions]  # raises an error if one cannot be read
-        self.exclusions = dict(zip(distinct(paths), map(str, paths), strict=True))
-        """Paths of lists of documents by the names that addresses may use."""
         found: dict[str, SiteTokenizer] = {}
         self.stores: list[ServedStore] = []
         for store in map(StoreReader, places):
