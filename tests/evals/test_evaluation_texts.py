@@ -16,6 +16,7 @@ from tests.evals.test_core import CHOICES, GOES_ON, SCHEMAS, write_bundle
 from packline.errors import InputError
 from packline.evals.evaluation_texts import read_evaluations, record_text
 from packline.evals.making import EvalsSettings, make_chat, make_core
+from packline.evals.task import EvaluationText
 
 __all__ = ["chat_json"]  # a fixture
 words = st.text("abc", min_size=1, max_size=4)
@@ -60,12 +61,15 @@ def test_questions_are_read_with_their_right_answers(tmp_path: Path) -> None:
     (tmp_path / "eval_data").mkdir()
     line = json.dumps({"query": "q", "choices": ["x", "y"], "gold": 1})
     (tmp_path / "eval_data" / "a.jsonl").write_text(line)
-    assert list(read_evaluations(str(tmp_path))) == [("a", 0, "q -> y")]
+    assert list(read_evaluations(str(tmp_path))) == [EvaluationText("a", 0, "q -> y")]
     table = tmp_path / "table"
     table.mkdir()
     (table / "one_test.csv").write_text("question,a,b,c,d,answer\nq,1,2,3,4,2\n")
     (table / "two_test.csv").write_text("r,5,6,7,8,D\n")
-    assert list(read_evaluations(str(table))) == [("table", 0, "q 3"), ("table", 1, "r 8")]
+    assert list(read_evaluations(str(table))) == [
+        EvaluationText("table", 0, "q 3"),
+        EvaluationText("table", 1, "r 8"),
+    ]
     lines = [
         {"ctx": "h", "endings": ["i", "j"], "label": "1"},
         {"question": "k", "choices": {"text": ["l", "m"], "label": ["A", "B"]}, "answerKey": "B"},

@@ -106,12 +106,7 @@ class ChatTemplate:
         """Why the mask of a conversation of several turns cannot be proven; "" if it can."""
 
     def render(self, conversation: Conversation) -> list[Piece]:
-        """Render a conversation to pieces.
-
-        Raises:
-            RecordProblem: the template refuses it (reason `template`), or the assistant's words cannot be
-                located in the output (reason `mask`).
-        """
+        """Render a conversation to pieces."""
         if any(message.parts for message in conversation.messages):
             raise RecordProblem(
                 "content_not_text", "code among the words: only nanochat's scheme has a place for it"
@@ -123,29 +118,17 @@ class ChatTemplate:
         return self._cut(whole)
 
     def write(self, conversation: Conversation) -> str:
-        """Render the text of a conversation, whether or not a mask can be determined.
-
-        Raises:
-            RecordProblem: the template refuses it (reason `template`).
-        """
+        """Render the text of a conversation, whether or not a mask can be determined."""
         pieces = self._cut(self._run(*self._given(conversation), prompt=False))
         return "".join(piece.text for piece in pieces)
 
     def prompt(self, conversation: Conversation) -> list[Piece]:
-        """Render the pieces up to the assistant's next turn, with the generation prompt.
-
-        Raises:
-            RecordProblem: the template refuses it (reason `template`).
-        """
+        """Render the pieces up to the assistant's next turn, with the generation prompt."""
         pieces = self._cut(self._run(*self._given(conversation), prompt=True))
         return join_pieces(piece._replace(trained=False) for piece in pieces)
 
     def _probe(self) -> str:
-        """Check plain conversations; return why the one of several turns fails.
-
-        Raises:
-            RecipeError: none passes, or one shows that the wrong words are trained on.
-        """
+        """Check plain conversations; return why the one of several turns fails."""
         why: list[RecordProblem] = []
         for talk in PROBES:
             try:
@@ -157,12 +140,7 @@ class ChatTemplate:
         raise self._refusal(why[0].detail) from why[0]
 
     def _hold(self, talk: Conversation) -> None:
-        """Check that the trained ranges are exactly the assistant's.
-
-        Raises:
-            RecordProblem: the assistant's words cannot be located (reason `mask` or `template`).
-            RecipeError: they can, and differ from what is trained on.
-        """
+        """Check that the trained ranges are exactly the assistant's."""
         pieces = self.render(talk)
         check_pieces(talk, pieces)
         runs = trained_runs(pieces)

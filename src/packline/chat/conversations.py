@@ -107,9 +107,6 @@ def read_conversation(record: Any, field: str | None = None) -> Conversation:
         record: a record from JSON or Arrow.
         field: field of the messages, if it is not a known one.
 
-    Raises:
-        RecordProblem: with the reason and the number of the message, from 0.
-
     >>> read_conversation({"prompt": "hi", "response": "hello"}).messages[1].content
     'hello'
     >>> read_conversation([{"role": "user", "content": "hello"}])

@@ -231,10 +231,6 @@ NANOCHAT_TOKENS = (BOS, *TURNS, *CODE, *OUTPUT)
 def render_nanochat(conversation: Conversation) -> list[Piece]:
     """Render a conversation to pieces, without `<|bos|>`.
 
-    Raises:
-        RecordProblem: roles are not as the scheme has them (reason `roles_out_of_order`), or it has no place
-            for a part (reason `template`).
-
     >>> talk = Conversation((Message("user", "hi"), Message("assistant", "hello")))
     >>> "".join(piece.text for piece in render_nanochat(talk))
     '<|user_start|>hi<|user_end|><|assistant_start|>hello<|assistant_end|>'
@@ -360,9 +356,6 @@ class PieceEncoder:
             conversations: the rendered conversations.
             audit: positions of those that the reference encodes again.
             where: names of the conversations in messages.
-
-        Raises:
-            EncoderMismatch: an engine and the reference disagree.
         """
         if not conversations:
             return []

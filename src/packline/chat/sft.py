@@ -192,12 +192,7 @@ class _ChatBuild(NumberedStoreJob[Receipt, Imported]):
         return Imported(manifest, 0, time.monotonic() - self._started, nothing_to_do)
 
     def accept(self, manifest: Manifest) -> None:
-        """Refuse a store without any conversation.
-
-        Raises:
-            RecipeError: because of the template.
-            InputError: because of the records.
-        """
+        """Refuse a store without any conversation."""
         ledger = manifest.ledger
         if ledger.documents or not ledger.documents_in:
             return

@@ -85,13 +85,7 @@ class ConversationRunner(TextRunner):
         self.render = render_nanochat if template is None else template.render
 
     def run(self, unit: Unit, report: ReportProgress) -> Iterator[Any]:
-        """Write a unit's files into the work folder.
-
-        Raises:
-            EncoderMismatch: an engine and the reference disagree.
-            InputChanged: a file has changed since the build began.
-            OutOfSpace: the disk is full.
-        """
+        """Write a unit's files into the work folder."""
         assert self.folder is not None
         with disk_errors(self.folder.parent):
             run, pieces = ConversationRun(self, unit, report), list[InputPiece]()
@@ -108,11 +102,7 @@ class ConversationRunner(TextRunner):
 
 
 def make_template(options: ChatOptions, tokenizer_json: str) -> ChatTemplate | None:
-    """Chat template, ready to render; None for nanochat's scheme.
-
-    Raises:
-        RecipeError: a template that cannot be used.
-    """
+    """Chat template, ready to render; None for nanochat's scheme."""
     if options.scheme == "nanochat":
         return None
     assert options.template is not None
@@ -248,11 +238,7 @@ class ConversationRun(UnitRun):
         return Rendered.of(mute(conversation, pieces))
 
     def _fit(self, one: Encoded | RecordProblem) -> Encoded:
-        """Cut the document to `max_tokens`, end included, if that is enabled.
-
-        Raises:
-            RecordProblem: it is too long, or its mask is impossible.
-        """
+        """Cut the document to `max_tokens`, end included, if that is enabled."""
         if isinstance(one, RecordProblem):
             raise one
         options = self._chat.chat
@@ -312,12 +298,7 @@ class _Scan(ConversationRun):
 
 
 def _check_odd(conversation: Conversation) -> None:
-    """Refuse values that cannot be written, in the used part of a record marked odd.
-
-    Raises:
-        UnicodeEncodeError: a lone surrogate.
-        RecordProblem: a number that is out of range.
-    """
+    """Refuse values that cannot be written, in the used part of a record marked odd."""
     msgspec.json.encode(conversation)
     if has_raw([call.arguments for message in conversation.messages for call in message.calls]) or has_raw(
         list(conversation.tools)

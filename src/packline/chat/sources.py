@@ -108,11 +108,7 @@ def check_sources(sources: tuple[ConversationSource, ...]) -> None:
 
 
 def find_conversation_files(sources: tuple[ConversationSource, ...]) -> list[InputFile]:
-    """All files of all sources, in order.
-
-    Raises:
-        InputError: no files found, or a file that is neither JSONL nor Parquet.
-    """
+    """All files of all sources, in order."""
     files: list[InputFile] = []
     for number, source in enumerate(sources):
         found = map_files(partial(_describe, number, source), list_inputs(source.inputs))
@@ -164,11 +160,7 @@ def _describe(number: int, source: ConversationSource, listed: ListedFile) -> In
 
 
 def _is_array(file: InputFile) -> bool:
-    """True if a file named `.json` is one array of conversations, not JSON lines.
-
-    Raises:
-        InputError: it is an array of messages: one conversation, or lines that are conversations.
-    """
+    """True if a file named `.json` is one array of conversations, not JSON lines."""
     path = file.path
     with file.open() as raw:
         stream = DecompressedStream(raw, file.compression) if file.compression else raw

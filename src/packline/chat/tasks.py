@@ -37,9 +37,6 @@ MARK = re.compile(r"<<([^<>]*)>>")
 def read_gsm8k(record: Any, options: dict[str, Any]) -> dict[str, Any]:
     """Convert a record with question and answer to a conversation.
 
-    Raises:
-        RecordProblem: the record has no such fields.
-
     >>> talk = read_gsm8k({"question": "1+1?", "answer": "It is <<1+1=2>>2.\\n#### 2"}, {})
     >>> [(part["type"], part["text"]) for part in talk["messages"][1]["content"]]
     [('text', 'It is '), ('python', '1+1'), ('python_output', '2'), ('text', '2.\\n#### 2')]
@@ -65,9 +62,6 @@ def read_gsm8k(record: Any, options: dict[str, Any]) -> dict[str, Any]:
 
 def read_mmlu(record: Any, options: dict[str, Any]) -> dict[str, Any]:
     """Convert a record to a conversation.
-
-    Raises:
-        RecordProblem: a record of another layout.
 
     >>> talk = read_mmlu({"question": "Sky?", "choices": ["red", "blue", "green", "grey"], "answer": 1}, {})
     >>> talk["messages"][1]["content"]
@@ -153,11 +147,7 @@ GENERATORS = {"spelling": spelling, "spelling_bee": spelling_bee}
 
 
 def read_words(data: bytes, where: str) -> list[str]:
-    """Read a list of words, in its order: letters a to z only, without duplicates.
-
-    Raises:
-        InputError: there are no words.
-    """
+    """Read a list of words, in its order: letters a to z only, without duplicates."""
     lines = data.decode("utf-8", "replace").split()
     words = list(
         dict.fromkeys(word for word in lines if word.isascii() and word.isalpha() and word.islower())
@@ -224,9 +214,6 @@ ADAPTERS: dict[str, Adapter] = {
 
 def adapter_of(task: str) -> Adapter:
     """Adapter of a task.
-
-    Raises:
-        RecipeError: there is no such task.
 
     >>> adapter_of("conversations")([], {})
     []
@@ -318,9 +305,6 @@ def read_lettered(path: str, kind: Kind) -> list[Lettered]:
     Args:
         path: file or folder; of several splits only files with `test` in their names are read.
         kind: MMLU or ARC.
-
-    Raises:
-        InputError: no files found, or a record of another layout, with its location.
     """
     read: Callable[[Any, str], Lettered | None] = lettered_mmlu if kind == "mmlu" else _read_arc
     found = (read(record, where) for file in files_of(path) for where, record in records_of(file))
@@ -355,11 +339,7 @@ def render(question: Lettered) -> str:
 
 
 def lettered_mmlu(record: Any, where: str) -> Lettered | None:
-    """Question of a record, or of a row of CSV; None for a header.
-
-    Raises:
-        InputError: another layout.
-    """
+    """Question of a record, or of a row of CSV; None for a header."""
     if isinstance(record, list):
         if len(record) == 6 and record[0] == "question" and record[5] == "answer":
             return None  # the header

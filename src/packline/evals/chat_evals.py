@@ -61,9 +61,6 @@ def chat_task(
         bos_id: begins every sequence, once; None for the prompt's own beginning.
         max_seq_len: questions of more tokens are left out.
         ask: function from a question to its pieces.
-
-    Raises:
-        TokenizerError: a letter that is not one token.
     """
     ordered = shuffled(list(questions))
     letters = {letter: 0 for question in ordered for letter in question.letters}
@@ -127,10 +124,6 @@ def find_ask(tokenizer: Tokenizer, template: str | None = None) -> tuple[Ask, bo
     Args:
         tokenizer: its special tokens decide.
         template: name or text of a chat template to use regardless of the tokenizer.
-
-    Raises:
-        TokenizerError: it has neither nanochat's tokens nor a template.
-        RecipeError: the template is invalid, or refuses a plain question.
     """
     missing = [
         token for token in (USER_START, USER_END, ASSISTANT_START) if token not in tokenizer.special_tokens

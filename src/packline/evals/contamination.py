@@ -168,7 +168,7 @@ def _read(against: Sequence[str]) -> Iterator[EvaluationText]:
     for path in dict.fromkeys(against):
         for text in read_evaluations(path):
             alike = owners.setdefault(text.set, path) != path
-            yield text._replace(set=f"{text.set} ({path})") if alike else text
+            yield msgspec.structs.replace(text, set=f"{text.set} ({path})") if alike else text
 
 
 def _prepare(

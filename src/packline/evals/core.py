@@ -122,12 +122,7 @@ class _Bundle(msgspec.Struct, frozen=True):
 
 
 def read_bundle(folder: str | Path, labels: Sequence[str] = ()) -> list[CoreEntry]:
-    """Read the tasks of a bundle, in its order; only those with `labels`, if given.
-
-    Raises:
-        InputError: not a bundle, or a task's file is missing.
-        RecipeError: no task has such a label.
-    """
+    """Read the tasks of a bundle, in its order; only those with `labels`, if given."""
     import yaml  # type: ignore[import-untyped]
 
     path = Path(folder) / BUNDLE
@@ -152,11 +147,7 @@ def read_bundle(folder: str | Path, labels: Sequence[str] = ()) -> list[CoreEntr
 
 
 def read_baselines(folder: str | Path) -> dict[str, float]:
-    """Accuracy of guessing in each task, in percent.
-
-    Raises:
-        InputError: the table is missing or has another layout.
-    """
+    """Accuracy of guessing in each task, in percent."""
     path = Path(folder) / BASELINES
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
@@ -170,11 +161,7 @@ def read_baselines(folder: str | Path) -> dict[str, float]:
 
 
 def read_questions(path: str | Path, task_type: TaskType) -> list[Question]:
-    """Read the questions of a task, in the order of their file.
-
-    Raises:
-        InputError: a line that is not a question of this type, with its number.
-    """
+    """Read the questions of a task, in the order of their file."""
     questions: list[Question] = []
     for number, line in lines_of(str(path)):
         try:
@@ -207,10 +194,6 @@ def core_task(
         encoder: encoder of the tokenizer.
         bos_id: begins every sequence.
         max_seq_len: longer sequences lose tokens on the left.
-
-    Raises:
-        InputError: fewer questions than shots; ids of a prompt that are not a prefix of those of the
-            continued prompt; a question of which more than `max_seq_len` tokens are scored.
     """
     ordered = shuffle(questions)
     shots = entry.num_fewshot[0]
@@ -379,11 +362,7 @@ class HellaSwag(msgspec.Struct):
 
 
 def read_hellaswag(path: str) -> list[MultipleChoice]:
-    """Read the questions of a file.
-
-    Raises:
-        InputError: a record of another layout, or one without its answer.
-    """
+    """Read the questions of a file."""
     questions = []
     for file in files_of(path):
         for where, record in records_of(file):
@@ -421,9 +400,6 @@ def hellaswag_task(
         encoder: encoder of the tokenizer.
         bos_id: begins every sequence; None for nothing.
         max_seq_len: longer sequences lose tokens on the left.
-
-    Raises:
-        InputError: an ending of more than `max_seq_len` tokens.
     """
     texts = encoder.encode(
         [text for one in questions for text in (str(one.query), *(f" {end}" for end in one.choices))]

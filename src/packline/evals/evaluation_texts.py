@@ -21,14 +21,7 @@ import msgspec
 
 from packline.chat.tasks import Arc, Mmlu, OriginalArc, lettered_mmlu
 from packline.errors import InputError
-from packline.evals.core import (
-    BUNDLE,
-    DATA,
-    KINDS,
-    HellaSwag,
-    read_bundle,
-    read_questions,
-)
+from packline.evals.core import BUNDLE, DATA, KINDS, HellaSwag, read_bundle, read_questions
 from packline.evals.task import CONFIG, QUESTIONS, EvaluationText
 from packline.sources.listing import expand
 from packline.sources.records import files_of, lines_of, records_of
@@ -41,14 +34,6 @@ HEADER = ("question", "answer")
 
 SPLIT = re.compile(r"(train|test|validation|valid|val|dev)(?:-\d+-of-\d+)?", re.IGNORECASE)
 """Names of files that name their split but not their dataset."""
-
-
-class _Recorded(msgspec.Struct):
-    """The same as a JSON line."""
-
-    set: str
-    number: int
-    text: str
 
 
 def read_evaluations(path: str) -> Iterator[EvaluationText]:
@@ -118,10 +103,9 @@ def texts_of(label: str, questions: Sequence[Any], delimiter: str = " ") -> list
 def _read_recorded(path: str) -> Iterator[EvaluationText]:
     for number, line in lines_of(path):
         try:
-            one = msgspec.json.decode(line, type=_Recorded)
+            yield msgspec.json.decode(line, type=EvaluationText)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise InputError(f"{path}, line {number}: no question of packline evals: {error}") from error
-        yield EvaluationText(one.set, one.number, one.text)
 
 
 def _is_written(folder: Path) -> bool:

@@ -146,9 +146,6 @@ def write_questions(
         n: number of words or tokens per gram.
         most_texts: a gram shared by more questions is left out.
         encode: texts to ids.
-
-    Raises:
-        InputError: there are no questions.
     """
     sets: dict[str, SetFound] = {}
     names, numbers = list[str](), list[int]()
@@ -275,11 +272,7 @@ class Scan(Runner[Unit, ShardFound]):
             self._known = pa.array((folder / WORDS).read_bytes().split(b"\n"), pa.binary())
 
     def run(self, unit: Unit, report: ReportProgress) -> Iterator[ShardFound]:
-        """Search the shard of this number.
-
-        Raises:
-            CorruptStore: an id outside the vocabulary.
-        """
+        """Search the shard of this number."""
         shard, n = self._store.shards[unit.number], self._job.n
         stream = self._words if self._job.gram_of == "words" else self._ids
         ids, documents = np.empty(0, np.int32), np.empty(0, np.int64)

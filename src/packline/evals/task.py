@@ -29,7 +29,7 @@ import struct
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias
+from typing import Any, ClassVar, Literal, TypeAlias
 
 import msgspec
 import numpy as np
@@ -60,7 +60,7 @@ def text_encoder(tokenizer: Tokenizer) -> Encoder:
     return Encoder(tokenizer, cache_bytes=CACHE_BYTES)
 
 
-class EvaluationText(NamedTuple):
+class EvaluationText(msgspec.Struct, frozen=True):
     """A question with its answer."""
 
     set: str
@@ -152,9 +152,6 @@ class EvalsWriter:
         max_seq_len: recorded in config.json.
         bos_id: recorded in config.json; None if no token begins a sequence.
         force: overwrite an existing folder.
-
-    Raises:
-        RecipeError: the folder has a config.json, or the format needs torch, which is not installed.
     """
 
     def __init__(
@@ -184,10 +181,6 @@ class EvalsWriter:
         Args:
             task: its arrays.
             texts: its questions, unless another task has written them.
-
-        Raises:
-            RecipeError: the task does not fit the format.
-            OutOfSpace: the disk is full.
         """
         name = f"{task.label}.{SUFFIXES[self.format]}"
         path = self.folder / name
@@ -209,7 +202,7 @@ class EvalsWriter:
         else:
             rest = {"num_sequences": len(task.sequences)}
         self._config["tasks"].append({**entry, "num_examples": task.questions, **rest})
-        self._texts += (msgspec.json.encode(one._asdict()) + b"\n" for one in texts)
+        self._texts += (msgspec.json.encode(one) + b"\n" for one in texts)
         return path
 
     def _put(self, name: str, data: bytes) -> None:
@@ -314,9 +307,6 @@ def llmc_questions(task: ScoredTask) -> bytes:
 
     Ids are below 65,535, a question has fewer than 65,536 bytes, a file fewer than 65,536 questions, and each
     question four sequences with one context.
-
-    Raises:
-        RecipeError: the task does not fit the format; with the reason.
     """
 
     def refuse(reason: str) -> RecipeError:

@@ -95,11 +95,7 @@ def inspect_tokenizer(name: str, model: str | None = None) -> CheckReport:
 
 
 def read_model_config(path: str) -> dict[str, Any]:
-    """Read a model's config.json.
-
-    Raises:
-        InputError: not found, or not a JSON object.
-    """
+    """Read a model's config.json."""
     file = Path(path)
     file = file / "config.json" if file.is_dir() else file
     try:

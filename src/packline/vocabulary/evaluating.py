@@ -168,11 +168,7 @@ class _Measure:
 
 
 def plain_reference(tokenizer: Tokenizer) -> Reference:
-    """Build the reference tokenizer for which control tokens in a text are plain text.
-
-    Raises:
-        TokenizerError: it cannot be read, or its special tokens are also used for ordinary text.
-    """
+    """Build the reference tokenizer for which control tokens in a text are plain text."""
     tokenizer.reference()  # its error names the tokenizer
     return Reference(without_special_tokens(tokenizer))
 

@@ -147,11 +147,6 @@ def train_batches(
             is used for patterns with other rules.
         threads: number of threads that count words; default all cores that this process may use.
         on_progress: called for each batch, and from time to time while merges are found.
-
-    Raises:
-        RecipeError: special tokens that are empty, duplicate or also tokens of text; too few threads or too
-            little memory.
-        TokenizerError: no text, or no room for a single merge.
     """
     check_specials(special_tokens, LETTERS)
     if threads is not None and threads < 1:
