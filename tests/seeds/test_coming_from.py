@@ -25,6 +25,7 @@ TEXTS = 800_000
 """Characters that the commands run on: enough for rows of 32,768 tokens."""
 
 
+BEGINNING = PAGE.partition("\n## ")[0]
 SECTIONS = dict(re.findall(r"^## (.+?)\n(.*?)(?=^## |\Z)", PAGE, re.MULTILINE | re.DOTALL))
 
 
@@ -76,7 +77,7 @@ def test_every_command_and_program_of_a_section_runs(
 ) -> None:
     ran = 0
     names: dict[str, Any] = {}
-    for language, block in FENCE.findall(SECTIONS[section]):
+    for language, block in [*FENCE.findall(BEGINNING), *FENCE.findall(SECTIONS[section])]:
         if language == "toml":
             (workspace / block.splitlines()[0].removeprefix("# ")).write_text(block, "utf-8")
         elif language == "python" and (TORCH or not block.startswith("# needs torch")):
@@ -93,15 +94,15 @@ def test_every_command_and_program_of_a_section_runs(
 
 
 def check_datatrove(folder: Path, names: dict[str, Any]) -> None:
-    store, again = packline.open(folder / "web"), packline.open(folder / "imported")
+    store, again = packline.open(folder / "store"), packline.open(folder / "imported")
     assert store.manifest.tokens == again.manifest.tokens and len(store) == len(again) > 50
-    assert sorted(path.suffix for path in (folder / "tokens").glob("*.ds*"))
+    assert sorted(path.suffix for path in (folder / "tokens").rglob("*.ds*"))
 
 
 def check_megatron(folder: Path, names: dict[str, Any]) -> None:
-    store = packline.open(folder / "pretrain")
+    store = packline.open(folder / "store")
     assert packline.open(folder / "from-pairs").manifest.tokens == store.manifest.tokens
-    folders = (folder / "data/shared", folder / "pretrain")
+    folders = (folder / "data/shared", folder / "store")
     shared, own = ({path.stat().st_ino for path in one.glob("*.bin")} for one in folders)
     assert shared == own
     pairs = {path.name for path in (folder / "data/single").glob("*.bin")}
@@ -109,9 +110,9 @@ def check_megatron(folder: Path, names: dict[str, Any]) -> None:
 
 
 def check_dolma(folder: Path, names: dict[str, Any]) -> None:
-    store, again = packline.open(folder / "dolma"), packline.open(folder / "from-dolma")
+    store, again = packline.open(folder / "store"), packline.open(folder / "from-dolma")
     assert store.manifest.tokens == again.manifest.tokens
-    assert {path.name for path in (folder / "olmo").glob("part-*")} >= {
+    assert {path.name for path in (folder / "olmo").rglob("part-*")} >= {
         "part-0-00000.npy",
         "part-0-00000.csv.gz",
     }
@@ -124,14 +125,14 @@ def check_nanochat(folder: Path, names: dict[str, Any]) -> None:
 
 
 def check_litdata(folder: Path, names: dict[str, Any]) -> None:
-    data = json.loads(next((folder / "chunks").rglob("index.json")).read_bytes())
-    rows = packline.open(folder / "lit").rows(2048)
+    data = json.loads((folder / "chunks/train/index.json").read_bytes())
+    rows = packline.open(folder / "store").rows(2048)
     assert sum(chunk["dim"] for chunk in data["chunks"]) == len(rows) * 2049
 
 
 def check_mds(folder: Path, names: dict[str, Any]) -> None:
-    data = json.loads(next((folder / "mds").rglob("index.json")).read_bytes())
-    rows = packline.open(folder / "mosaic").rows(2048)
+    data = json.loads((folder / "mds/train/index.json").read_bytes())
+    rows = packline.open(folder / "store").rows(2048)
     assert sum(shard["samples"] for shard in data["shards"]) == len(rows)
     assert {shard["compression"] for shard in data["shards"]} == {"zstd"}
 
