@@ -27,13 +27,12 @@ WRONG = [
     ("verify", 'Command "verify" parameter STORE requires', "for example: packline verify store"),
     ("tokenizer train x --out o", 'Command "tokenizer train" parameter --vocab-size', "for example: "),
     ("biuld a", 'Unknown command "biuld". Did you mean "build"?', "packline --help"),
-    ("plan a", "packline has no command 'plan'", "packline build --dry-run does it"),
+    ("tokenize a", "packline has no command 'tokenize'", "packline build does it"),
     ("build a --toknizer t", "Unknown option: --toknizer. Did you mean --tokenizer?", "build --help"),
     ("verify a b", "Unused Tokens: ['b']", "for example: "),
     ("info s --seq-len 4q", "--seq-len: '4q' is not a number", "4k, which is 4,096"),
     ("serve a --port x", "Invalid value for --port: ", "packline serve --help"),
     ("build a --min-chars 9", "Unknown option: --min-chars", "write min_chars = ... in a recipe: "),
-    ("build a --scratch d", "Unknown option: --scratch", "PACKLINE_SCRATCH=FOLDER"),
     ("trace s --boundary-loss", "Unknown option: --boundary-loss", "in a run file: packline init"),
 ]
 
@@ -88,14 +87,14 @@ def test_completion_is_installed_for_the_shell(tmp_path: Path) -> None:
     assert found.stdout.split() == ["verify"]
     written = (tmp_path / ".bashrc").read_text()
     again = run("--install-completion", "--shell", "bash", HOME=str(tmp_path))
-    assert (again.returncode, again.stdout) == (0, done.stdout) and "Added" not in again.stdout
+    assert (again.returncode, again.stdout) == (0, done.stdout)
     assert (tmp_path / ".bashrc").read_text() == written
 
 
 def test_completion_that_cannot_be_written_is_a_plain_error(tmp_path: Path) -> None:
     (tmp_path / "home").write_text("no folder, as one that nobody can write to")
     done = run("--install-completion", "--shell", "bash", HOME=str(tmp_path / "home"))
-    assert done.returncode == 1 and "cannot install completion: " in done.stderr
+    assert done.returncode == 1 and done.stderr.startswith("error: ") and "home" in done.stderr
     assert "OSError" not in done.stderr and "should not happen" not in done.stderr
 
 

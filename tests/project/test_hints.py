@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from packline.cli.main import COMMANDS, GLOBAL, make_app
-from packline.cli.usage import NOW, VARIABLES
+from packline.cli.usage import NOW
 
 SOURCES = Path(__file__).resolve().parents[2] / "src" / "packline"
 NAMES = [name for commands in COMMANDS.values() for name in commands]
@@ -22,7 +22,7 @@ OF_TRAINERS = (
 )
 OF_OTHERS = "--head --repo-type --local-dir"
 """Options of `ray start` and of the hub's client."""
-ELSEWHERE = {*OF_PACKLINE.split(), *OF_TRAINERS.split(), *OF_OTHERS.split(), *VARIABLES}
+ELSEWHERE = {*OF_PACKLINE.split(), *OF_TRAINERS.split(), *OF_OTHERS.split()}
 
 
 OPTION = re.compile(r"(?<![\w-])--[a-z][\w-]*")
@@ -89,7 +89,7 @@ def test_commands_and_options_that_texts_name_exist(path: Path) -> None:
 def test_an_option_that_does_not_exist_is_found() -> None:
     assert wrong("packline build --seeds 3") == ["--seeds", "build --seeds"]
     assert wrong("run packline info STORE --deep first") == ["info --deep"]
-    assert wrong("packline pack STORE --seq-len 8") == ["pack"]
+    assert wrong("packline tokenize STORE --seq-len 8") == ["tokenize"]
     assert wrong("packline verify STORE --deep, or packline info STORE --html FILE") == []
     (text,) = [text for _, text in texts('f"packline build {name} --reusing {old}"')]
     assert wrong(text) == ["--reusing", "build --reusing"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from cyclopts import Group, Parameter
 
@@ -95,7 +95,8 @@ def evals(
     """
     chat = {"MMLU": mmlu, "ARC-Easy": arc_easy, "ARC-Challenge": arc_challenge}
     given = options.given()
-    _check(kind, path, chat, task, given.get("chat_template"))
+    files = {f"--{label.lower()}": place for label, place in chat.items()}
+    _check(kind, {"PATH": path, "--task": task, "--chat-template": given.get("chat_template"), **files})
     if "chat_template" in given:
         given["chat_template"] = read_template(given["chat_template"])
     settings = EvalsSettings(tokenizer=tokenizer, out=out, **given)
@@ -117,28 +118,22 @@ def evals(
     return output.result("evals", kind=kind, out=out, tasks=reports)
 
 
-def _check(
-    kind: str,
-    path: str | None,
-    chat: dict[str, str | None],
-    task: list[str] | None,
-    chat_template: str | None,
-) -> None:
-    """Refuse options that contradict each other."""
-    if kind == "chat":
-        if path is not None:
-            raise RecipeError(
-                f"chat takes no path, found {path}", hint="give --mmlu, --arc-easy or --arc-challenge"
-            )
-    elif path is None:
+OF_KIND = {
+    "core": ("PATH", "--task"),
+    "chat": ("--mmlu", "--arc-easy", "--arc-challenge", "--chat-template"),
+    "hellaswag": ("PATH",),
+}
+"""What each kind of evaluation takes."""
+
+
+def _check(kind: str, given: dict[str, Any]) -> None:
+    """Refuse what does not belong to a kind, and a kind without its path."""
+    for name, value in given.items():
+        if value and name not in OF_KIND[kind]:
+            raise RecipeError(f"{name} is not for {kind}, which takes {', '.join(OF_KIND[kind])}")
+    if kind != "chat" and given["PATH"] is None:
         wanted = "the folder of a bundle" if kind == "core" else "a file of questions"
         raise RecipeError(f"{kind} needs {wanted}", hint=f"packline evals {kind} PATH")
-    elif any(place is not None for place in chat.values()):
-        raise RecipeError("--mmlu, --arc-easy and --arc-challenge are for chat", hint="packline evals chat")
-    if chat_template is not None and kind != "chat":
-        raise RecipeError(f"--chat-template is for chat, not for {kind}", hint="leave it out")
-    if task and kind != "core":
-        raise RecipeError(f"--task is for core, not for {kind}", hint="leave it out")
 
 
 def task_lines(reports: list[TaskReport]) -> list[Line]:

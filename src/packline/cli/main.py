@@ -30,7 +30,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import FunctionType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import packline
 from packline.cli.output import discard, output
@@ -156,11 +156,8 @@ def make_app(command: str = "") -> App:
                 found, page = loaded, page_of(loaded)
             app.command(found, name=name, group=group, sort_key=order, **page)
     options = Group("Options", sort_key=len(COMMANDS))
-    app.command(
-        install_completion,
-        name="--install-completion",
-        help="Install completion of commands and options for bash, zsh or fish.",
-        group=options,
+    app.register_install_completion_command(
+        help="Install completion of commands and options for bash, zsh or fish.", group=options
     )
     app["--help"].group = app["--version"].group = options
     app["--version"].help = "Show the version."
@@ -220,24 +217,6 @@ def main(arguments: list[str] | None = None) -> int:
         hint = "this should not happen: --debug shows where it did"
         output.error(type(error).__name__, f"{type(error).__name__}: {error}", hint)
         return FAILED
-
-
-def install_completion(*, shell: Literal["bash", "zsh", "fish"] | None = None) -> int:
-    """Install completion for a shell: by default the one that runs this, where it looks for completions."""
-    from cyclopts.completion.detect import ShellDetectionError, detect_shell
-
-    try:
-        path = make_app().install_completion(shell=shell or detect_shell())
-    except ShellDetectionError as error:
-        raise PacklineError("cannot tell which shell this is", hint="name it: --shell bash") from error
-    except OSError as error:
-        raise PacklineError(
-            f"cannot install completion: {error.filename}: {error.strerror}",
-            hint="a shell loads it from its start file and a folder in your home: both have to be writable",
-        ) from error
-    output.line("  ", ("completion ", "good"), str(path))
-    output.line("  ", ("next       ", "quiet"), "open a new shell, which loads it")
-    return DONE
 
 
 def split_global(arguments: Sequence[str]) -> tuple[set[str], list[str]]:

@@ -13,14 +13,6 @@ if TYPE_CHECKING:
     from cyclopts import CycloptsError
 
 NOW = {
-    "bake": "packline export --to baked",
-    "cp": "packline push, or packline pull",
-    "convert": "packline import, then packline export",
-    "finalize": "packline build --join",
-    "pack": "packline info STORE --seq-len N",
-    "plan": "packline build --dry-run",
-    "report": "packline info STORE --html FILE",
-    "slurm": "packline build --slice i/n, in an array script",
     "dedup": "packline analyze, and --unique where rows are made",
     "decontaminate": "packline verify --against",
     "inspect": "packline view",
@@ -31,12 +23,6 @@ NOW = {
     "ls": "packline info",
 }
 """Commands that people look for, and what does it."""
-VARIABLES = {
-    "--scratch": "PACKLINE_SCRATCH=FOLDER",
-    "--one-writer": "PACKLINE_ONE_WRITER=1",
-    "--address": "RAY_ADDRESS=HOST:6379",
-}
-"""Options that are environment variables."""
 
 
 def describe(error: CycloptsError, words: Sequence[str]) -> tuple[str, str]:
@@ -63,13 +49,11 @@ def describe(error: CycloptsError, words: Sequence[str]) -> tuple[str, str]:
 
 
 def _place_of_setting(option: str, chain: Sequence[str]) -> str:
-    """Place of a setting that is no option: a variable, a recipe or a run file; empty if there is none."""
+    """Place of a setting that is no option: a recipe or a run file; empty if there is none."""
     from packline.packing.options import RowOptions
     from packline.recipe import Recipe, Source
 
     name = option.removeprefix("--").replace("-", "_")
-    if option in VARIABLES:
-        return f"it is an environment variable: {VARIABLES[option]}"
     if chain == ["build"] and name in {*Recipe.__struct_fields__, *Source.__struct_fields__}:
         return f"write {name} = ... in a recipe: packline init drafts one"
     of_runs = {*RowOptions.__struct_fields__, "order", "block_rows", "window_blocks"}
