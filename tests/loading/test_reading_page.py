@@ -83,9 +83,5 @@ def test_the_rows_that_the_page_draws_are_those_of_the_code(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("kind", [LoaderOptions, StageSettings, SourceSettings])
 def test_every_setting_of_a_run_file_is_in_the_page(kind: Any) -> None:
-    tables = [line for line in PAGE.splitlines() if line.startswith("| `")]
-    listed = {name for line in tables for name in re.findall(r"`(\w+)`", line.split("|")[1])}
-    assert set(kind.__struct_fields__) <= listed
-    known = {name for one in (LoaderOptions, StageSettings, SourceSettings) for name in one.__struct_fields__}
-    packings = {"concat", "best_fit", "pad"}
-    assert listed - known - packings - set(FIELDS) == set()
+    section = PAGE.split("## Run files\n")[1].split("\n## ")[0]
+    assert set(kind.__struct_fields__) <= set(re.findall(r"`(\w+)`", section))
