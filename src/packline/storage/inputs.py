@@ -241,10 +241,16 @@ def _plain_errors(path: str) -> Iterator[None]:
         yield
     except InputError:
         raise
+    except FileNotFoundError as error:
+        raise InputError(f"cannot find {path}", hint="check the path") from error
     except Exception as error:
         if not isinstance(error, OSError) and not is_remote(path):
             raise
-        raise _input_error(path, error) from error
+        reason = (
+            (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__
+        )
+        hint = "check the address and the network" if is_remote(path) else "check its permissions"
+        raise InputError(f"cannot read {path}: {reason}", hint=hint) from error
 
 
 def input_state(path: str) -> InputState:
@@ -373,26 +379,15 @@ def _expand_by_fsspec(uri: str) -> list[ListedFile]:
     ]
 
 
-def _input_error(path: str, error: Exception) -> InputError:
-    """Error for an input that cannot be opened or read."""
-    if isinstance(error, FileNotFoundError):
-        return InputError(f"cannot find {path}", hint="check the path")
-    reason = (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__
-    hint = "check the address and the network" if is_remote(path) else "check its permissions"
-    return InputError(f"cannot read {path}: {reason}", hint=hint)
-
-
 def read_fully(file: BinaryIO, size: int) -> bytes:
     """Read `size` bytes, fewer only at the end of the file (one `read` may return fewer than requested)."""
     data = file.read(size)
     if len(data) == size or not data:
         return data
-    parts = [data]
-    missing = size - len(data)
-    while missing and (data := file.read(missing)):
-        parts.append(data)
-        missing -= len(data)
-    return b"".join(parts)
+    whole = bytearray(data)
+    while more := file.read(size - len(whole)):
+        whole += more
+    return bytes(whole)
 
 
 def hash_range(path: str, start: int, stop: int) -> str:

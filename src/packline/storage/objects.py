@@ -227,8 +227,7 @@ class ObjectFolder(Storage):
 
     def delete(self, names: Iterable[str]) -> None:
         every = [*names]
-        for start in range(0, len(every), LISTED):
-            part = every[start : start + LISTED]
+        for part in (every[start : start + LISTED] for start in range(0, len(every), LISTED)):
             try:
                 self._delete(part)
             except FileNotFoundError:  # some stores report it, and may have left the others

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from packline.errors import StoreError
+from packline.fingerprint import json_form
 from packline.recipe import Recipe, recipe_difference
 from packline.store.ledger import Ledger, source_names
 from packline.store.manifest import ImportEntry, Manifest, with_tables
@@ -128,18 +129,13 @@ def _refuse_same_sources(paths: Sequence[Path | str], manifests: Sequence[Manife
 
 def _merge_imports(entries: Sequence[ImportEntry]) -> tuple[ImportEntry, ...]:
     """Entries of imports; builds of conversations that differ in their sources alone become one."""
-    merged: list[ImportEntry] = []
-    for entry in entries:
-        for place, earlier in enumerate(merged):
-            if "sources" in entry.options and _without_sources(entry) == _without_sources(earlier):
-                listed = [*earlier.options["sources"], *entry.options["sources"]]
-                options = {**earlier.options, "sources": listed}
-                merged[place] = ImportEntry(entry.format, options, (*earlier.sources, *entry.sources))
-                break
-        else:
-            merged.append(entry)
-    return tuple(merged)
-
-
-def _without_sources(entry: ImportEntry) -> tuple[str, dict[str, Any]]:
-    return entry.format, {name: value for name, value in entry.options.items() if name != "sources"}
+    merged: dict[object, ImportEntry] = {}
+    for number, entry in enumerate(entries):
+        others = {name: value for name, value in entry.options.items() if name != "sources"}
+        key = (entry.format, json_form(others)) if "sources" in entry.options else number
+        if (earlier := merged.get(key)) is not None:
+            listed = [*earlier.options["sources"], *entry.options["sources"]]
+            options = {**earlier.options, "sources": listed}
+            entry = ImportEntry(entry.format, options, (*earlier.sources, *entry.sources))
+        merged[key] = entry
+    return tuple(merged.values())
