@@ -283,15 +283,22 @@ def test_a_store_built_again_with_other_contents_refuses_the_state(tmp_path: Pat
             loader.load_state_dict({**state, "units": wrong})
 
 
-def test_a_state_ahead_of_the_build_waits_for_its_units(replay: Replay) -> None:
+@pytest.mark.parametrize("of_another_build", [False, True])
+def test_a_state_ahead_of_the_build_waits_for_its_units(replay: Replay, of_another_build: bool) -> None:
     loader = Loader(replay.store.rows(8), **ORDER)
     expected = list(loader)
     state = loader.state_at(9)
     replay.begin()
     turns = iter([*(lambda name=name: replay.commit(name) for name in replay.receipts), replay.finish])
     follower = follow(replay.folder, on_wait=lambda waiting: next(turns)(), **SETTINGS)
+    if of_another_build:
+        state["units"][0][2] = "0" * 12
     follower.load_state_dict(state)
-    same(list(follower), expected[9:])
+    if of_another_build:
+        with pytest.raises(RecipeError, match="differ from those"):
+            list(follower)
+    else:
+        same(list(follower), expected[9:])
 
 
 def test_a_follower_goes_to_another_process_as_its_folder(replay: Replay) -> None:

@@ -183,6 +183,7 @@ def test_a_source_that_does_not_last_is_refused_with_what_is_missing() -> None:
         schedule(Stage(short, tokens=48))
     assert "has 10 x 1 epochs: 2 are missing" in e.value.message
     assert "max_epochs = 2 for source 0" in e.value.hint
+    schedule(Stage(short, tokens=40))  # all of its rows
     mixture = Mixture([(long, 1), (short, 1, 2)])
     schedule(Stage(mixture, tokens=40 * 4))
     with pytest.raises(
@@ -200,9 +201,9 @@ def test_stages_that_make_no_sense_are_refused() -> None:
     rows = NumberedRows(10)
     with pytest.raises(RecipeError, match="at least one stage"):
         schedule()
-    with pytest.raises(RecipeError, match="stage 0: 7 tokens are less than one batch of 2 rows of 4"):
+    with pytest.raises(RecipeError, match="at least one batch of 2 rows of 4 tokens, found 7 tokens"):
         schedule(Stage(rows, tokens=7))
-    with pytest.raises(RecipeError, match="stage 0: expected at least one batch of 11 rows, found 10"):
+    with pytest.raises(RecipeError, match="at least one batch of 11 rows of 4 tokens, found 10 rows"):
         schedule(Stage(rows), batch_size=11)
     with pytest.raises(RecipeError, match="stage 0 has no end"):
         schedule(Stage(Mixture([(rows, 1, None)])))

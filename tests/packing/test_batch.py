@@ -275,5 +275,5 @@ def test_a_loss_mask_of_another_size_is_refused(damaged: Path) -> None:
     shard = packline.open(damaged).shards[2]
     (damaged / f"{shard.entry.name}.loss").write_bytes(b"\1" * (shard.entry.tokens - 1))
     spans = spans_of(relist(damaged), [[(6, 0, 5)]], None)
-    with pytest.raises(CorruptStore, match=r"\.loss: expected 83 bytes, one per token, found 82"):
+    with pytest.raises(CorruptStore, match=r"\.loss: expected 83 bytes, .*found 82"):
         fill(relist(damaged), spans, 8, pad_id=0)

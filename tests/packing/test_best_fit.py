@@ -221,16 +221,6 @@ def test_a_large_selection_writes_its_plan_and_uses_it_again(
         BestFit(Selection(store, DocumentFilter(shuffle_documents=1)), 10)
 
 
-def test_a_store_that_was_built_anew_gets_a_plan_of_its_own(tmp_path: Path) -> None:
-    plans = tmp_path / "plans"
-    old = BestFit(Selection(make_store(tmp_path / "store", LENGTHS)), 10, plans=plans)
-    shutil.rmtree(tmp_path / "store")
-    store = make_store(tmp_path / "store", [[8, 8, 2]])
-    new = BestFit(Selection(store), 10, plans=plans)
-    check_packing(new, {0: 8, 1: 8, 2: 2}, 3)
-    assert old.plan.folder != new.plan.folder and len(list(plans.iterdir())) == 2
-
-
 def test_a_plan_of_another_store_is_refused(tmp_path: Path) -> None:
     plans = tmp_path / "plans"
     other = BestFit(Selection(make_store(tmp_path / "other", [[8, 8, 2]])), 10, plans=plans)

@@ -318,8 +318,6 @@ def test_columns_that_no_source_has_are_refused_with_the_one_meant(tmp_path: Pat
     assert "did you mean 'score'" in caught.value.hint and "columns = " in caught.value.hint
     with pytest.raises(RecipeError, match="column lang is string: expected numbers"):
         Selection(store, DocumentFilter(where="lang > 3"))
-    with pytest.raises(RecipeError, match="column 7"):
-        Selection(store, DocumentFilter(where="score => 3"))
 
 
 def test_damaged_columns_are_refused_with_their_file(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from packline.errors import RecipeError
 from packline.facade import Store
-from packline.packing import best_fit, cache
+from packline.packing import best_fit
 from packline.packing.best_fit import BestFit, make_plan, window_edges, window_of
 from packline.packing.options import DocumentFilter
 from packline.packing.packer import Counts
@@ -73,7 +73,6 @@ def test_each_window_is_best_fit_of_its_units_alone(
             holding = [row for row, spans in enumerate(expected) if document in [span[0] for span in spans]]
             assert packer.rows_of(document).tolist() == holding
         assert packer.counts.rows == len(packer) == sum(one.rows for one in counts)
-        assert packer.counts.imbalance(seq_len) == 0
         assert packer.counts.padding_tokens == sum(one.padding_tokens for one in counts)
         edges = np.cumsum([0, *(one.rows for one in counts)]).tolist()
         assert packer.plan.arrays["rows"].tolist() == edges and packer.settled(None) == edges[-2]
@@ -108,21 +107,6 @@ def test_a_unit_without_selected_documents_counts(tmp_path: Path) -> None:
     store = make(tmp_path, [[3], [4], [5], [6], [7]], splits=splits)
     assert window_edges(Selection(store), 2) == [0, 1, 2, 3]  # units 0; 3; 4
     assert window_edges(Selection(store, DocumentFilter(split="all")), 2) == [0, 2, 4, 5]
-
-
-def test_a_large_selection_is_planned_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    store = make(tmp_path, [[5, 9, 3], [7, 30], [2, 2, 8]])
-    expected = store.rows(10, packing="best_fit", pack_window=2)
-    monkeypatch.setattr(cache, "LARGE", 8)
-    first = store.rows(10, packing="best_fit", pack_window=2)
-    monkeypatch.setattr(best_fit, "make_plan", None)
-    again = store.rows(10, packing="best_fit", pack_window=2)
-    rows = np.arange(len(expected))
-    for other in (first, again):
-        assert other.fingerprint == expected.fingerprint
-        for name, values in expected.read(rows).items():
-            assert np.array_equal(other.read(rows)[name], values)
-    assert len(list((store.path / "plans").iterdir())) == 1
 
 
 def test_windows_of_a_store_that_grows_are_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

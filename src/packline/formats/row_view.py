@@ -30,7 +30,7 @@ from packline.formats.types import NotPreserved, TokenizerProperties
 from packline.loading.mixture import Mixture, Stage
 from packline.loading.order import row_order
 from packline.loading.schedule import Schedule, ScheduledStage
-from packline.packing.batch import FIELDS, BatchPart, CompactBatch, read_batch
+from packline.packing.batch import FIELDS, BatchPart, CompactBatch
 from packline.packing.layout import Layout
 from packline.packing.options import LoaderOptions, RowOptions, check_options
 from packline.packing.packer import Spans
@@ -213,7 +213,7 @@ class RowView(TokenizerProperties):
         """
         if start == stop:
             return self._sources[0].read(np.empty(0, np.int64), fields)
-        return read_batch(self._batch_parts(start, stop), fields)
+        return CompactBatch.read(self._batch_parts(start, stop), fields).arrays()
 
     def read_longer(self, start: int, into: np.ndarray) -> Layout:
         """Read rows from `start` on, each with one more token: the target of its last one, or padding.

@@ -23,7 +23,7 @@ from packline.loading.read_ahead import PlanAhead, ReadAhead, make_ahead
 from packline.loading.schedule import BatchRows, Occurrences, Schedule, ScheduledStage, parts_of
 from packline.loading.state import check, fingerprint_of, save_state
 from packline.notebook import Notebook
-from packline.packing.batch import ALL_FIELDS, FIELDS, CompactBatch, read_batch
+from packline.packing.batch import ALL_FIELDS, FIELDS, CompactBatch
 from packline.packing.layout import IGNORED
 from packline.packing.options import Keys, LoaderOptions, check_options
 from packline.packing.rows import Rows
@@ -205,7 +205,7 @@ class Loader(Notebook):
             IndexError: no such step.
             CorruptStore: a store is damaged there.
         """
-        return named(read_batch(parts_of(*self.place_of(step)), self.fields), self.keys)
+        return named(CompactBatch.read(parts_of(*self.place_of(step)), self.fields).arrays(), self.keys)
 
     @overload
     def __getitem__(self, step: int) -> Batch: ...

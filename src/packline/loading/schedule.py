@@ -28,9 +28,6 @@ from packline.packing.batch import BatchPart
 if TYPE_CHECKING:
     from packline.packing.rows import Rows
 
-STORES = "stores"
-"""Name of the fingerprint of the stores."""
-
 
 @dataclass(frozen=True, slots=True)
 class BatchRows:
@@ -217,7 +214,7 @@ class Schedule:
         """
         rows = [rows for stage in self.declared for rows in stage.mixture.rows]
         facts = {
-            STORES: [source.store.manifest.checksum for source in rows],
+            "stores": [source.store.manifest.checksum for source in rows],
             "rows (seq_len, packing, selection)": [source.settings_fingerprint for source in rows],
             "stages (weights, tokens)": [
                 [stage.mixture.interleaving.parts for stage in self.declared],
@@ -272,28 +269,22 @@ def _length(
                 hint=f"leave stage {number} out if it has no step, or give it more tokens",
             )
         steps = end - first_step
-    if steps is not None:
-        if not steps:
-            raise RecipeError(
-                f"stage {number}: {stage.tokens:,} tokens are less than one batch of {batch_size:,} rows of "
-                f"{mixture.seq_len:,} tokens",
-                hint="more tokens or a smaller batch_size",
-            )
-        if limit is not None and steps * batch_size > limit:
-            raise _used_up(number, mixture, steps * batch_size, consumed)
-    elif limit is None:
+    if steps is None and limit is None:
         raise RecipeError(
             f"stage {number} has no end: its sources may be used any number of times",
             hint="give its length: Stage(..., tokens=...), or set max_epochs of a source",
         )
-    else:
-        steps, left_over = divmod(limit, batch_size)
-        if not steps:
-            raise RecipeError(
-                f"stage {number}: expected at least one batch of {batch_size:,} rows, found {limit:,} rows "
-                "until a source is used up",
-                hint="a smaller batch_size, or more epochs",
-            )
+    if steps is None:
+        steps, left_over = divmod(limit or 0, batch_size)
+    elif limit is not None and steps * batch_size > limit:
+        raise _used_up(number, mixture, steps * batch_size, consumed)
+    if not steps:
+        found = f"{limit:,} rows in its sources" if stage.tokens is None else f"{stage.tokens:,} tokens"
+        raise RecipeError(
+            f"stage {number}: expected at least one batch of {batch_size:,} rows of {mixture.seq_len:,} "
+            f"tokens, found {found}",
+            hint="more tokens or epochs, or a smaller batch_size",
+        )
     return steps, left_over
 
 

@@ -24,7 +24,7 @@ import msgspec
 from packline.errors import RecipeError
 from packline.fingerprint import hash_value
 from packline.loading.order import GLOBAL
-from packline.loading.schedule import STORES, Schedule
+from packline.loading.schedule import Schedule
 
 if TYPE_CHECKING:
     from packline.packing.rows import Rows
@@ -76,7 +76,7 @@ def fingerprint_of(schedule: Schedule) -> str:
     """Fingerprint of all that determines the batches of a run, except stores that are being built."""
     marks = schedule.fingerprints()
     if any(map(_is_building, schedule.sources.values())):
-        marks[STORES] = UNKNOWN
+        marks["stores"] = UNKNOWN
     return "-".join(marks.values())
 
 
@@ -162,21 +162,18 @@ def _check_past(schedule: Schedule, state: Mapping[str, Any]) -> bool:
     return True
 
 
+def _words(stage: tuple[int, int, list[tuple[int, int]]]) -> dict[str, str]:
+    first, size, sources = stage
+    weights = " : ".join(f"{weight:,}" for _, weight in sources)
+    return {"it to begin at step": f"{first:,}", "a batch_size of": f"{size:,}", "weights": weights}
+
+
 def _change_of_stage(
     schedule: Schedule, own: RunRecord, saved: RunRecord, there: Any, here: Any
 ) -> str | None:
     """First difference of a stage, in words; None if there is none before its end."""
-    before, after = (
-        {
-            "it to begin at step": f"{stage[0]:,}",
-            "a batch_size of": f"{stage[1]:,}",
-            "weights": " : ".join(f"{weight:,}" for _, weight in stage[2]),
-        }
-        if stage
-        else {}
-        for stage in (there, here)
-    )
-    for what, value in before.items():
+    after = _words(here) if here else {}
+    for what, value in _words(there).items():
         if (found := after.get(what, "no such stage")) != value:
             return f"expected {what} {value}, found {found}"
     for place, ((old, _), (new, _)) in enumerate(zip(there[2], here[2], strict=True)):

@@ -43,22 +43,6 @@ def plan_rows(parts: Sequence[BatchPart]) -> PlannedRows:
     return PlannedRows.join(planned, places) if places else planned[0]
 
 
-def read_batch(parts: Sequence[BatchPart], fields: Sequence[str] = FIELDS) -> dict[str, np.ndarray]:
-    """Read rows of one source, or of several into one batch.
-
-    Args:
-        parts: rows, whose places are all rows of the batch, each once.
-
-    Returns:
-        Arrays by name, each `[B, L]` and new at every call: int32, `loss_mask` uint8. Targets are -100 at
-        padding, at the end of a document (unless it predicts the next: `boundary_loss`) and where the target
-        is a token that is not trained on (`NAME.loss`); `loss_mask` is 1 elsewhere. Positions start at 0 in
-        every span, also in one that continues a document. Segments are numbered within the row; -1 is
-        padding.
-    """
-    return CompactBatch.read(parts, fields).arrays()
-
-
 class CompactBatch(NamedTuple):
     """A batch in an eighth of the bytes: tokens, and the layout from which its other arrays follow."""
 
@@ -77,7 +61,13 @@ class CompactBatch(NamedTuple):
         return cls(*planned.read(tokens="tokens" in kinds, targets="targets" in kinds), tuple(fields))
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """The arrays that `read_batch` returns for the same rows."""
+        """Arrays by name, each `[B, L]` and new at every call: int32, `loss_mask` uint8.
+
+        Targets are -100 at padding, at the end of a document (unless it predicts the next: `boundary_loss`)
+        and where the target is a token that is not trained on (`NAME.loss`); `loss_mask` is 1 elsewhere.
+        Positions start at 0 in every span, also in one that continues a document. Segments are numbered
+        within the row; -1 is padding.
+        """
         layout, tokens, kinds = self.layout, self.tokens, _kinds(self.fields)
         arrays = _allocate(kinds, (len(layout), layout.seq_len))
         if tokens is not None:

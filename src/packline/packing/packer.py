@@ -64,11 +64,8 @@ class Spans:
 class Counts(msgspec.Struct, frozen=True):
     """Costs of a packing for one selection of documents. They must balance:
 
-        tokens + padding_tokens == rows * seq_len + dropped_tokens + truncated_tokens
+    tokens + padding_tokens == rows * seq_len + dropped_tokens + truncated_tokens
 
-    >>> counts = Counts(rows=2, documents=3, tokens=9, padding_tokens=1, dropped_tokens=2)
-    >>> counts.imbalance(seq_len=4)
-    0
     """
 
     rows: int
@@ -82,11 +79,6 @@ class Counts(msgspec.Struct, frozen=True):
     """Tokens cut off the ends of documents too long for a row (pad, truncate)."""
     split_documents: int = 0
     rows_with_several_documents: int = 0
-
-    def imbalance(self, seq_len: int) -> int:
-        """Tokens that the counts leave unexplained; 0 for a correct packing."""
-        held = self.rows * seq_len + self.dropped_tokens + self.truncated_tokens
-        return self.tokens + self.padding_tokens - held
 
 
 class Packer(Protocol):

@@ -34,12 +34,11 @@ def check_packing(
     keys: Keys = "packline",
     **settings: Any,
 ) -> float:
-    """Check that a model isolates the documents of packed rows.
+    """Check that a model isolates the documents of packed rows; returns the largest difference found.
 
     Finds rows of several documents, calls the model with them as a trainer would, then with each document
-    alone, and compares the logits.
-    Cost: one forward pass of the rows and one of each of their documents, so a few are enough. No gradient is
-    computed; the model is in evaluation mode meanwhile, then in its previous mode again.
+    alone, and compares the logits: one forward pass of the rows and one of each of their documents, without
+    gradients, in evaluation mode.
 
     Args:
         model: called as `model(**inputs, **settings)`; returns logits `[B, L, V]`, or an object with
@@ -53,9 +52,6 @@ def check_packing(
             dtype of the computation, 1e-4 for float32 and 0.1 for bfloat16.
         keys: "packline" or "huggingface", for rows and stores; a loader has its own.
         settings: further arguments of the trainer's call: `use_cache=False` for Hugging Face.
-
-    Returns:
-        Largest difference found, relative to the largest logit.
 
     Raises:
         MixedDocuments: logits of a document depend on the other documents of its row.

@@ -43,15 +43,10 @@ def to_tensors(
     Args:
         batch: arrays or tensors by name. A tensor shares the memory of its array, unless that is read-only
             or of an unsigned type that torch cannot compute with: uint16 becomes int32, uint32 int64.
-        device: target device; None leaves the tensors where they are.
-        pin_memory: go through page-locked memory, so that the copy to a device can overlap. No effect
-            if torch has no accelerator.
+        pin_memory: go through page-locked memory, so that the copy to a device can overlap, if there is one.
         non_blocking: return before the copy is complete.
-        int64: fields to convert to int64. `cross_entropy` wants int64 targets, while embeddings take int32.
-            Converted on the device, so only half the bytes are copied.
-
-    Raises:
-        RecipeError: a field in `int64` that the batch does not have.
+        int64: fields to convert to int64, on the device: `cross_entropy` wants int64 targets, while
+            embeddings take int32.
 
     >>> batch = to_tensors({"tokens": np.array([[3, 4]], np.uint16)}, int64=["tokens"])
     >>> batch["tokens"].dtype, batch["tokens"].tolist()
@@ -80,12 +75,8 @@ def _tensor(array: np.ndarray) -> torch.Tensor:
 def sdpa_mask(segment_ids: torch.Tensor) -> torch.Tensor:
     """Mask for `scaled_dot_product_attention(..., attn_mask=mask)`: causal, within a document.
 
-    Args:
-        segment_ids: integers `[B, L]`, -1 at padding, on the device where attention runs.
-
-    Returns:
-        bool `[B, 1, L, L]`, True where the position of the third axis attends to that of the fourth.
-        `B*L*L` bytes: for long rows use `block_mask` or `varlen`.
+    Segments are integers `[B, L]`, -1 at padding, on the device where attention runs; the mask is bool
+    `[B, 1, L, L]`, `B*L*L` bytes: for long rows use `block_mask` or `varlen`.
 
     >>> sdpa_mask(torch.tensor([[0, 0, 1]]))[0, 0].int().tolist()
     [[1, 0, 0], [1, 1, 0], [0, 0, 1]]
@@ -96,10 +87,6 @@ def sdpa_mask(segment_ids: torch.Tensor) -> torch.Tensor:
 
 def block_mask(segment_ids: torch.Tensor, *, block_size: int = 128) -> Any:
     """`BlockMask` for `torch.nn.attention.flex_attention`: fully masked blocks are not computed.
-
-    Args:
-        segment_ids: integers `[B, L]`, -1 at padding, on the device where attention runs.
-        block_size: side of a block, in positions.
 
     >>> block_mask(torch.zeros(1, 256, dtype=torch.int32)).shape
     (1, 1, 256, 256)
@@ -118,12 +105,8 @@ def block_mask(segment_ids: torch.Tensor, *, block_size: int = 128) -> Any:
 def varlen(segment_ids: torch.Tensor) -> tuple[torch.Tensor, int]:
     """`cu_seqlens` and `max_seqlen` for attention kernels of variable lengths, over the flattened batch.
 
-    Args:
-        segment_ids: integers `[B, L]`, -1 at padding, which is a separate segment.
-
-    Returns:
-        int32 `[N+1]` on the same device, and the length of the longest segment. The latter synchronizes
-        with the device.
+    int32 `[N+1]` on the same device, padding as a separate segment, and the length of the longest segment,
+    which synchronizes with the device.
 
     >>> varlen(torch.tensor([[0, 0, 1], [0, 0, -1]]))
     (tensor([0, 2, 3, 5, 6], dtype=torch.int32), 2)
@@ -141,10 +124,6 @@ class WorkerBatch:
     As long as nothing in the worker looks at it, it is sent as tokens and a layout, and its tensors are
     made where it is received. A `collate_fn` may read and change it; then all tensors are sent. It is not a
     `Mapping`, since `DataLoader` would look into each of them.
-
-    Args:
-        compact: the batch.
-        keys: as for `Loader`.
     """
 
     def __init__(self, compact: CompactBatch, keys: Keys) -> None:
@@ -237,16 +216,8 @@ class RowsDataset(Dataset):  # type: ignore[misc]
         DataLoader(RowsDataset(rows), batch_size=8, shuffle=True, num_workers=2)
 
     A batch is one read, not one per row, and torch's default collate leaves it as it was read. If torch
-    shuffles, torch must also resume; otherwise use `Loader`.
-
-    Args:
-        rows: result of `store.rows(...)`.
-        fields: arrays to include, as for `Loader`.
-        keys: "packline", or "huggingface" for models that shift labels themselves; as for `Loader`. The
-            trainer of transformers accepts such a dataset directly: `Trainer(train_dataset=...)`.
-
-    Raises:
-        RecipeError: unknown `fields` or `keys`.
+    shuffles, torch must also resume; otherwise use `Loader`. Fields and keys are those of `Loader`; with
+    keys="huggingface", `Trainer(train_dataset=...)` of transformers accepts it directly.
     """
 
     def __init__(self, rows: Rows, *, fields: Sequence[str] | None = None, keys: Keys = "packline") -> None:
@@ -258,13 +229,7 @@ class RowsDataset(Dataset):  # type: ignore[misc]
     def __getitem__(
         self, index: int | np.integer[Any] | Sequence[int]
     ) -> dict[str, torch.Tensor] | WorkerBatch:
-        """Row by number: tensors `[L]`; or several rows by their numbers: tensors `[B, L]`.
-
-        Negative numbers count from the end.
-
-        Raises:
-            IndexError: no such row.
-        """
+        """Row by number: tensors `[L]`; or several rows by their numbers: tensors `[B, L]`."""
         if isinstance(index, Sequence):
             try:
                 places = np.array([range(len(self))[number] for number in index], np.int64)
@@ -297,16 +262,10 @@ class LoaderDataset(IterableDataset):  # type: ignore[misc]
             checkpoint["loader"] = dataset.state_after(n)      # resume: loader.load_state_dict(...)
 
     Items are complete batches, hence `batch_size=None`. Every iteration begins at the state that was loaded
-    into the loader, else at the beginning: a second `iter` gives the same batches again. For several epochs
-    make the loader with `epochs=`.
-
-    `state_after` is right with any number of workers, and where a trainer takes batches ahead of those that
-    it trains on. Without workers `loader.state_dict()` is the state after the last batch handed out. With
-    workers it raises: their batches wait in queues of torch, which does not tell how many were handed out.
-    torchdata's `StatefulDataLoader` keeps a state of its own, for the same number of workers.
-
-    Args:
-        loader: a `packline.loading.loader.Loader`.
+    into the loader, else at the beginning. `state_after` is right with any number of workers, and where a
+    trainer takes batches ahead of those that it trains on. Without workers `loader.state_dict()` is the state
+    after the last batch handed out; with workers it raises. torchdata's `StatefulDataLoader` keeps a state of
+    its own, for the same number of workers.
     """
 
     def __init__(self, loader: Loader) -> None:
@@ -328,9 +287,6 @@ class LoaderDataset(IterableDataset):  # type: ignore[misc]
         """State of the loader after a trainer has consumed the first `taken` batches of an iteration.
 
         Batches prefetched by workers or by the trainer do not count. The loader does not advance.
-
-        Raises:
-            RecipeError: `taken` is negative, or more than the batches of an iteration.
         """
         first, total = self.loader.begins_at, self.loader.total
         if taken < 0 or (total is not None and taken > total - first):
@@ -373,9 +329,4 @@ class Steps(Iterator["dict[str, torch.Tensor] | WorkerBatch"]):
         return self._loader.state_at(self._step if total is None else min(self._step, total))
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Resume from a state.
-
-        Raises:
-            RecipeError: the state of another run, as reported by the loader.
-        """
         self._move(self._loader.check(state))
