@@ -14,9 +14,6 @@ from packline.errors import RecipeError, did_you_mean
 T = TypeVar("T")
 LISTS = (inspect.VarTupleType, inspect.ListType)
 
-BOOLEANS = dict.fromkeys(("true", "yes", "on"), "true") | dict.fromkeys(("false", "no", "off"), "false")
-"""Words that are meant as true or false."""
-
 _PLACE = re.compile(r" - at `(?:key in )?\$(.*)`$")
 _STEP = re.compile(r"\.?([^.\[\]]+)|\[(\d+)\]")
 _MISSING = re.compile(r"missing required field `(\w+)`")
@@ -125,16 +122,6 @@ def _hint(name: str, value: Any, kind: inspect.Type) -> str:
             if isinstance(one.item_type, inspect.StructType):
                 return f"write [[{setting}]], in two brackets" if isinstance(value, dict) else ""
             return f"write {setting} = {in_toml([value], quotes=True)}"
-        if isinstance(one, inspect.FloatType):
-            number = re.fullmatch(r"(\d+(?:\.\d+)?)(\s*%)?", str(value))
-            if number is None or one.lt != 1:  # no fraction of documents
-                return ""
-            if isinstance(value, str):
-                fraction = f"{float(number[1]) / 100:g}" if number[2] else f"{number[1]}, without quotes"
-                return f"write {setting} = {fraction}"
-            return f"{value / 100:g} is {value:g}%"
-        if isinstance(one, inspect.BoolType) and str(value).lower() in BOOLEANS:
-            return f"write {setting} = {BOOLEANS[str(value).lower()]}, without quotes"
         if isinstance(one, inspect.StructType) and value is None:
             return f"write [{setting}]"
     return ""

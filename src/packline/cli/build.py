@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from typing import Annotated, Any
 
+from msgspec import structs
+
 from packline.cli.arguments import MAIN, Inputs, PlaceArguments, Settings, option, recipe_of
 from packline.cli.output import output
 from packline.cli.progress import Tally, engine_shares, show_finished, warn_of_bad, warn_of_splits, watch
@@ -83,35 +85,21 @@ def facts(finished: Finished, tally: Tally, out: str, max_bad_fraction: float) -
     """Result of a build as values for JSON output."""
     ledger = finished.ledger
     seconds = max(finished.seconds - finished.first_unit_seconds, 1e-9)
-    return {
+    return structs.asdict(finished) | {
         "store": out,
-        "nothing_to_do": finished.nothing_to_do,
         "documents": ledger.documents,
         "tokens": ledger.tokens,
         "text_bytes": ledger.text_bytes,
         "bad_records": ledger.bad,
         "bad_fraction": ledger.bad_fraction,
         "max_bad_fraction": max_bad_fraction,
-        "seconds": finished.seconds,
-        "first_unit_seconds": finished.first_unit_seconds,
-        "tokenizer_seconds": finished.tokenizer_seconds,
         "bytes_per_second": finished.run_text_bytes / seconds,
-        "run_text_bytes": finished.run_text_bytes,
-        "store_bytes": finished.store_bytes,
-        "peak_rss_bytes": finished.peak_rss_bytes,
-        "shards": finished.shards,
-        "units": finished.units,
         "units_done_before": tally.planned.units_done if tally.planned else finished.units_done_before,
-        "units_reused": finished.units_reused,
         "reuse": tally.reuse,
         "workers": tally.planned.workers if tally.planned else 0,
         "engines": tally.engines.used if tally.engines else [],
         "engines_reason": tally.engines.reason if tally.engines else "",
-        "engine_bytes": finished.engine_bytes,
         "engine_shares": engine_shares(finished),
         "rates": tally.rates,
         "notes": tally.notes,
-        "warnings": finished.warnings,
-        "ledger": ledger,
-        "sources": finished.sources,
     }
