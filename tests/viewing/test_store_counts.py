@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -11,7 +9,7 @@ from hypothesis import strategies as st
 
 from packline.testing import StoreShape, store_shapes
 from packline.viewing import store_counts
-from packline.viewing.store_counts import group_shards, measure_lengths, summarize_lengths
+from packline.viewing.store_counts import measure_lengths, summarize_lengths
 
 BLOCKS = st.lists(
     st.lists(
@@ -43,27 +41,3 @@ def test_lengths_of_a_store_are_those_of_its_documents(shape: StoreShape, block:
         patch.setattr(store_counts, "BLOCK", block)
         lengths = np.array([len(tokens) for tokens in store.documents])
         assert measure_lengths(store) == summarize_lengths(iter([lengths]))
-
-
-@settings(max_examples=30)
-@given(store_shapes(splits=("train", "val", "test")))
-def test_groups_are_sums_of_provenance(shape: StoreShape) -> None:
-    with shape.opened() as store:
-        documents: Counter[tuple[str, str, str | None]] = Counter()
-        tokens: Counter[tuple[str, str, str | None]] = Counter()
-        for number, held in enumerate(store.documents):
-            origin = store.provenance(number)
-            key = (origin.split, origin.source, origin.label)
-            documents[key] += 1
-            tokens[key] += len(held)
-        sizes = {number: 100 + number for number in range(len(shape.lengths))}
-        groups = group_shards(store, sizes)
-        keys = [(group.split, group.source, group.label) for group in groups]
-        assert {key: group.documents for key, group in zip(keys, groups, strict=True)} == documents
-        assert {key: group.tokens for key, group in zip(keys, groups, strict=True)} == tokens
-        assert sum(group.text_bytes for group in groups) == sum(sizes.values())
-        assert sum(group.shards for group in groups) == len(sizes)
-        names = [source.name for source in store.manifest.recipe.sources]
-        places = [(group.split, names.index(group.source)) for group in groups]
-        assert places == sorted(places), "sources in the order of the recipe"
-        assert {group.text_bytes for group in group_shards(store)} == {0}

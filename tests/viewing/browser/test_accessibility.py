@@ -6,13 +6,14 @@ from pathlib import Path
 
 import pytest
 from tests.viewing.browser.harness import PAGES, SCHEMES, Chrome, Scheme, axe, fits
-from tests.viewing.test_grounds import BOUNDARY, contrast
 
 from packline.facade import Store
 from packline.viewing.describe import store_page
 from packline.viewing.html import render_file
 from packline.viewing.token_pages import document_page, row_page
 
+BOUNDARY = 1.2
+"""Least contrast of neighboring grounds."""
 POOR = """<!doctype html><title>x</title><main><p style="color:#999">pale</p><img src="data:,"><input>
 <a href="#"></a></main>"""
 
@@ -30,6 +31,22 @@ NEIGHBORS = """() => {
     return [...new Set(pairs)].map((pair) => pair.split(" "));
 }"""
 """Grounds of neighbors, each pair once; without tokens that have a frame or a line between them."""
+
+
+def contrast(one: str, other: str) -> float:
+    """Contrast of two colors by WCAG 2.
+
+    >>> round(contrast("#ffffff", "#000000"))
+    21
+    """
+    low, high = sorted(map(luminance, (one, other)))
+    return (high + 0.05) / (low + 0.05)
+
+
+def luminance(color: str) -> float:
+    parts = [int(color[place : place + 2], 16) / 255 for place in (1, 3, 5)]
+    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+    return sum(weight * part for weight, part in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
 
 
 def test_axe_finds_what_is_wrong(chrome: Chrome) -> None:
