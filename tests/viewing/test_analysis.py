@@ -60,6 +60,7 @@ def check(analysis: Analysis, shards: Shards, splits: list[str], labels: list[st
         (one.split, one.label): [one.documents, one.tokens, one.text_bytes, one.shards]
         for one in analysis.groups
     } == groups
+    assert [one.split for one in analysis.groups] == sorted(one.split for one in analysis.groups)
 
     assert [(one.id, one.text, one.count) for one in analysis.special] == [(EOD_ID, EOD, used[EOD_ID])]
     assert analysis.boundary == {EOD_ID: len(bodies)}

@@ -207,6 +207,8 @@ def test_heads_of_a_part_of_the_documents_say_so(store: Store, monkeypatch: pyte
 
 
 def test_bars() -> None:
+    words = bars_of([pa.array(["de", "en", "en"])])
+    assert words is not None and words.described == "2 values: en 66.7%, de 33.3%"
     skewed = bars_of([pa.array([1] * 50 + [3] * 20 + [100_000])])
     assert skewed is not None and sum(skewed.counts) == 71 and skewed.counts[-1] == 1
     assert bars_of([pa.array([None, None], pa.string())]) is None
