@@ -100,13 +100,6 @@ def test_any_other_spelling_of_the_same_values_is_refused(facts: Facts, data: st
 FRACTION = st.floats(0, 0.5)
 
 
-@given(st.binary(max_size=20), st.integers(0, 2**63 - 1), FRACTION, FRACTION)
-def test_a_split_is_the_interval_of_the_share(text: bytes, seed: int, val: float, test: float) -> None:
-    share = xxhash.xxh3_64_intdigest(text, seed) / 2**64
-    assert (split_of(text, seed, val, test) == "val") == (share < val)
-    assert (split_of(text, seed, val, test) == "train") == (share >= val + test)
-
-
 @given(st.lists(st.binary(max_size=40), max_size=9), st.integers(0, 2**63 - 1), FRACTION, FRACTION)
 def test_hashes_and_splits_of_many_texts_are_those_of_each(
     texts: list[bytes], seed: int, val: float, test: float

@@ -79,8 +79,6 @@ OF_STAGE = [
 ]
 OF_STORE = [
     ('overflow = "cut"', "overflow is 'cut': expected drop, split", ""),
-    (STORE, "has no weight: expected one", "weight = 0.5"),
-    ("weight = -1", "weight is -1: expected a number above 0", "leave"),
 ]
 RUNS = [
     (STAGE + STORE, "loader is not given: expected a table", "write [loader]"),

@@ -98,20 +98,6 @@ def test_every_permutation_of_a_few_is_as_likely(size: int) -> None:
     assert abs(chi_squared(np.array(counts))) < SIGMAS
 
 
-@pytest.mark.parametrize("size", [8, 20, 33])
-def test_every_place_gets_every_index_as_often(size: int) -> None:
-    keys, indices = 2000, np.arange(size)
-    places, neighbours = np.zeros((size, size)), np.zeros((size, size))
-    for key in range(keys):
-        images = Permutation(size, key)(indices)
-        places[indices, images] += 1
-        neighbours[images[:-1], images[1:]] += 1
-    assert abs(chi_squared(places)) < SIGMAS
-    assert abs(chi_squared(neighbours[~np.eye(size, dtype=bool)])) < SIGMAS
-    # Fixed points: one a permutation on average, with a variance of one.
-    assert abs(np.trace(places) - keys) < SIGMAS * math.sqrt(keys)
-
-
 @pytest.mark.parametrize("size", [4096, 100_003, 2**20])
 def test_no_pattern_between_neighbours_or_epochs(size: int) -> None:
     indices = np.arange(size)

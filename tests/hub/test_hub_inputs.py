@@ -160,6 +160,8 @@ def test_a_preset_builds_from_files_laid_out_as_on_the_hub(
     (tmp_path / "recipe.toml").write_text(drafted, encoding="utf-8")
     recipe, _ = load_recipe(tmp_path / "recipe.toml")
     assert [one.inputs for one in recipe.sources] == [(files.inputs,) for files in preset.files]
+    if name not in ("wikitext-103", "climbmix"):  # one with splits, one without; the others are alike
+        return
     store = packline.build(tmp_path / "recipe.toml", out=tmp_path / "out", workers=0, engine="tokenizers")
     assert len(store.documents) == 10 * len(preset.files)
     expected = {files.name: files.split for files in preset.files}

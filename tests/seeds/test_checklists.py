@@ -1,9 +1,8 @@
 """What the five pipelines get wrong or promise, point by point: those points that no other test is about.
 
 S0.1  inputs of several kinds, in order          S0.6  a kill leaves no half batch
-S2.6        every token is in a chunk            S4.1  the end of documents
-S3.7, S3.8  nothing without a tokenizer
-S4.7  labels by their shares
+S2.6  every token is in a chunk                  S3.7  nothing without a tokenizer
+S4.1  the end of documents
 """
 
 from __future__ import annotations
@@ -11,20 +10,16 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from tests.cli.command import environment, result, run
 from tests.seeds.workspace import make_workspace, write_lines
 
 import packline
-from packline.loading.loader import Loader
-from packline.loading.trace import trace_step
-from packline.testing import EOD_ID, make_store, token_of
+from packline.testing import make_store
 
 # ------------------------------------------------------------------------------------- S0: batches in .npz
 
@@ -48,22 +43,6 @@ def test_inputs_of_several_kinds_are_rows_in_order(
         "fifth",
     ]
     assert store.manifest.ledger.empty == 1  # chuk-mlx makes a row of nothing of the empty line
-
-
-def test_a_line_without_a_text_is_counted_or_stops_with_its_place(
-    tmp_path: Path, tokenizer_json: Path
-) -> None:
-    """S0.1"""
-    lines = ['{"text": "good"}', '{"title": "no text"}', "plain text among JSON", '{"text": "also good"}']
-    (tmp_path / "a.jsonl").write_text("\n".join(lines), "utf-8")
-    words = ["build", "a.jsonl", "--tokenizer", str(tokenizer_json)]
-    strict = run(*words, "--out", "strict", "--strict", cwd=tmp_path)
-    assert strict.returncode == 1 and "a.jsonl at 17: missing_field" in strict.stderr
-    done = run(*words, "--out", "store", "--json", cwd=tmp_path)
-    assert done.returncode == 3  # many are bad, and it says so
-    store = packline.open(tmp_path / "store")
-    assert [store.text(n) for n in range(len(store.documents))] == ["good", "also good"]
-    assert store.manifest.ledger.rejected == {"malformed_json": 1, "missing_field": 1}
 
 
 NPZ: dict[str, Any] = {"to": "npz", "workers": 0, "seq_len": 16, "packing": "pad", "batch_size": 4}
@@ -166,7 +145,7 @@ def test_nothing_is_done_without_a_tokenizer(
         assert not (tmp_path / "out").exists()
 
 
-# ----------------------------------------------------------------------------- S4: ends, labels and shares
+# ----------------------------------------------------------------------------- S4: ends
 
 
 def test_the_end_of_documents_is_the_one_that_was_named(
@@ -188,26 +167,3 @@ def test_the_end_of_documents_is_the_one_that_was_named(
         assert sum(int((tokens == wanted).sum()) for tokens in store.documents) == len(store.documents)
     shards = [sorted((tmp_path / name).glob("*.bin")) for name in ("string", "id")]
     assert [path.read_bytes() for path in shards[0]] == [path.read_bytes() for path in shards[1]]
-
-
-def test_labels_share_the_rows_as_their_weights_say(tmp_path: Path) -> None:
-    """S4.7"""
-    store = make_store(tmp_path / "store", [[8] * 40, [8] * 60, [8] * 60], labels=["code", "web", "maths"])
-    shares = {"code": 1, "web": 5, "maths": 2}
-    tables = "".join(
-        f'[[stages.sources]]\nstore = "store"\nlabels = ["{label}"]\nweight = {weight}\n'
-        for label, weight in shares.items()
-    )
-    text = f"[loader]\nbatch_size = 4\nseed = 3\n[[stages]]\nseq_len = 8\ntokens = 512\n{tables}"
-    (tmp_path / "run.toml").write_text(text, "utf-8")
-    loader = Loader.from_file(tmp_path / "run.toml")
-    found: Counter[str | None] = Counter()
-    for step in range(len(loader)):
-        batch = loader.batch(step)
-        for number, row in enumerate(trace_step(loader, step).rows):
-            (span,) = row.spans
-            document = np.append(token_of(span.document, np.arange(7)), EOD_ID)
-            assert np.array_equal(batch["tokens"][number], document)
-            found[store.provenance(span.document).label] += 1
-    assert sum(found.values()) == 64
-    assert all(abs(found[label] - 64 * weight / 8) <= 1 for label, weight in shares.items()), found
