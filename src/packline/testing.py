@@ -1,9 +1,9 @@
 """Hypothesis strategies and small stores, for tests of code that reads stores. Needs `packline[testing]`.
 
-@given(testing.store_shapes(), testing.row_options())
-def test_every_row_is_full(shape, options):
-    with shape.opened() as store:
-        ...
+    @given(testing.store_shapes(), testing.row_options())
+    def test_every_row_is_full(shape, options):
+        with shape.opened() as store:
+            ...
 """
 
 from __future__ import annotations
