@@ -1,5 +1,7 @@
 """Hypothesis strategies and small stores, for tests of code that reads stores. Needs `packline[testing]`.
 
+A test of rows, on many stores:
+
     @given(testing.store_shapes(), testing.row_options())
     def test_every_row_is_full(shape, options):
         with shape.opened() as store:
