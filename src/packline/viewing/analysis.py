@@ -184,7 +184,7 @@ def put_together(
     special[[one for one in vocabulary.special if one < tally.vocab_size]] = True
     plain = np.where(special, 0, used)
     most = np.lexsort((np.arange(len(plain)), -plain))[:top]
-    never = np.flatnonzero((used == 0) & ~special & vocabulary.filled()).tolist()
+    never = np.flatnonzero((used == 0) & ~special & np.fromiter(map(bool, vocabulary.data), bool)).tolist()
     rates = measure_rates(np.array(tally.rates))
     return Analysis(
         tokenizer=vocabulary.name,
@@ -261,16 +261,7 @@ def analyze_foreign(
     top: int = TOP,
     on_progress: OnProgress = lambda tokens: None,
 ) -> Analysis:
-    """Count everything in a data set of another project.
-
-    Args:
-        format: a name of `packline.formats.format`; None: detected, if unambiguous.
-        eod: end-of-document token, as a string or an id; None: taken from the data or the tokenizer.
-
-    >>> analyze_foreign("nowhere", tokenizer="gpt2", format="nanogpt")
-    Traceback (most recent call last):
-    packline.errors.InputError: cannot find nowhere
-    """
+    """Count everything in a data set of another project."""
     findings = Findings()
     opened = open_dataset(Path(path), format, tokenizer, eod, bos, dict(options or {}), findings)
     if not findings.problems and Path(path).is_dir() and (record := find_record(Path(path))) is not None:

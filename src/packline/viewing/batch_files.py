@@ -129,12 +129,7 @@ class BatchFile:
 
 
 def read_batch(path: str | Path, tokenizer: Tokenizer | None = None, pad_id: int | None = None) -> BatchFile:
-    """Read a batch from a file.
-
-    Args:
-        pad_id: id of the padding token; None: the tokenizer's padding token, else its end-of-sequence token,
-            else 0.
-    """
+    """Read a batch from a file."""
     file = Path(path)
     if not file.is_file():
         raise InputError(f"cannot find {path}", hint="name a file of a batch, .npz or .pt")
@@ -179,18 +174,12 @@ def _read_npz(file: Path) -> dict[str, np.ndarray]:
 
 
 def _checked_lengths(name: str, lengths: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    if lengths.shape != shape[:1] or lengths.dtype.kind not in "iu":
-        raise CorruptStore(
-            f"{name}: lengths: expected integers [{shape[0]}], "
-            f"found {list(lengths.shape)} of {lengths.dtype.name}"
-        )
-    found = lengths.astype(np.int64)
-    if len(wrong := np.flatnonzero((found < 0) | (found > shape[1]))):
-        row = int(wrong[0])
-        raise CorruptStore(
-            f"{name}: length of row {row}: expected 0 to {shape[1]:,}, found {int(found[row]):,}"
-        )
-    return found
+    is_list = lengths.shape == shape[:1] and lengths.dtype.kind in "iu"
+    if not is_list or ((lengths < 0) | (lengths > shape[1])).any():
+        found = f"{list(lengths.shape)} of {lengths.dtype.name}"
+        found += f", up to {lengths.max():,}" if is_list else ""
+        raise CorruptStore(f"{name}: lengths: expected {shape[0]:,} from 0 to {shape[1]:,}, found {found}")
+    return lengths.astype(np.int64)
 
 
 def _check_ids(batch: BatchFile, tokenizer: Tokenizer) -> None:

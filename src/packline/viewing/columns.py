@@ -20,7 +20,7 @@ import numpy as np
 
 from packline.store.reader import StoreReader, shard_labels
 from packline.viewing.page import Table, table_of
-from packline.viewing.text import percent, visible
+from packline.viewing.text import cut, percent, visible
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -32,16 +32,11 @@ MOST_DOCUMENTS = 1 << 20
 MOST_SHARDS = 256
 MOST_VALUES = 1000
 SHOWN_VALUES = 5
-SHOWN_SOURCES = 3
 LONGEST_VALUE = 60
 
 
 def value_text(value: Any, most: int | None = None) -> str:
-    """A value of a carried column as text, in one line.
-
-    Args:
-        most: maximum number of characters; None: no limit.
-    """
+    """A value of a carried column as text, in one line."""
     if value is None:
         return "null"
     if isinstance(value, bool):
@@ -192,18 +187,6 @@ def sampled_sources(store: StoreReader, chosen: Sequence[tuple[str, int]]) -> se
     return set(+left)
 
 
-def _some(sources: Sequence[str]) -> str:
-    """The first names, and the number of the others.
-
-    >>> _some(["a", "b"]), _some(["a", "b", "c", "d", "e"])
-    ('a, b', 'a, b, c and 2 more')
-    """
-    more = len(sources) - SHOWN_SOURCES
-    if more <= 1:
-        return ", ".join(sources)
-    return f"{', '.join(sources[:SHOWN_SOURCES])} and {more} more"
-
-
 def column_table(store: StoreReader, counts: Sequence[ColumnCounts]) -> list[Table]:
     if not counts:
         return []
@@ -212,7 +195,7 @@ def column_table(store: StoreReader, counts: Sequence[ColumnCounts]) -> list[Tab
         "Columns, of a sample of the documents" if any(one.sampled for one in counts) else "Columns",
         ("column", "l", [one.name for one in counts]),
         ("type", "l", [one.type for one in counts]),
-        ("sources", "l", [_some(one.sources) if several else "" for one in counts]),
+        ("sources", "l", [cut(", ".join(one.sources), LONGEST_VALUE) if several else "" for one in counts]),
         ("documents", "r", [f"{one.documents:,}" for one in counts]),
         ("null", "r", [f"{one.nulls:,}" if one.nulls else "none" for one in counts]),
         ("values", "l", [one.described for one in counts]),
@@ -242,11 +225,7 @@ class ColumnBars:
 
 
 def measure_columns(store: StoreReader, documents: np.ndarray | None = None) -> dict[str, ColumnBars]:
-    """Distributions of the columns of a store's documents, fixed and carried, by name.
-
-    Args:
-        documents: numbers of the documents to measure, in order; None: all.
-    """
+    """Distributions of the columns of a store's documents, fixed and carried, by name."""
     found: dict[str, list[pa.Array]] = {}
     chosen = list(chosen_shards(store, MOST_COUNTED))
     note = OF_A_SAMPLE if sampled_sources(store, chosen) else ""

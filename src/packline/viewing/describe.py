@@ -42,9 +42,6 @@ FIRST_TOKENS = 48
 """Tokens shown of a document in the summary of a store."""
 
 
-# ------------------------------------------------------------------------------------------ store
-
-
 def store_page(
     store: StoreReader,
     lengths: DocumentLengths | None = None,
@@ -52,11 +49,7 @@ def store_page(
     documents: Sequence[int] = (),
     columns: Sequence[ColumnCounts] = (),
 ) -> Page:
-    """Summary of a store, read from its manifest.
-
-    Args:
-        lengths: None: without the ledger and lengths, for a notebook.
-    """
+    """Summary of a store, read from its manifest."""
     facts, groups = store_facts(store), group_table(group_shards(store))
     blocks: list[Block] = [KeyValues(facts), groups]
     if lengths is not None:
@@ -194,9 +187,6 @@ def length_table(lengths: DocumentLengths) -> Table:
     return Table("Tokens per document", head, tuple(rows), "lrl")
 
 
-# --------------------------------------------------------------------------------------- packings
-
-
 def packing_tables(prices: Sequence[PackingStats]) -> list[Block]:
     found: list[Block] = []
     count = "{:,}".format
@@ -244,9 +234,6 @@ def _cheapest(shares: dict[str, float]) -> str:
     names = [name.replace(",", "") for name, share in shares.items() if share == least]
     several = f"{', '.join(names[:-1])} and {names[-1]}" if len(names) > 1 else names[0]
     return f"{several}: {percent(least) if least else 'none'}"
-
-
-# --------------------------------------------------------------------------------------- analysis
 
 
 def analysis_page(analysis: Analysis) -> Page:

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 from functools import cache
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from markupsafe import Markup, escape
 
@@ -29,9 +29,6 @@ from packline.version import __version__
 from packline.viewing.page import Bar, Block, Cell, Heading, Link, Page
 from packline.viewing.text import JOINERS, plural, visible
 from packline.viewing.tokens import Kind, visible_pieces
-
-if TYPE_CHECKING:
-    import jinja2
 
 CONTENTS_FROM = 4
 """Minimum number of sections for a list of contents."""
@@ -63,9 +60,6 @@ class _Section(NamedTuple):
     blocks: list[Block]
 
 
-# ------------------------------------------------------------------------------------ whole pages
-
-
 def read_static(name: str) -> str:
     return resources.files("packline.viewing").joinpath("static", name).read_text("utf-8")
 
@@ -76,12 +70,7 @@ def style() -> str:
 
 
 def render_fragment(page: Page, *, interactive: bool = False) -> Markup:
-    """Render a page as a fragment: title, warnings, blocks in sections.
-
-    Args:
-        interactive: True to attach the facts of tokens that a script shows on hover (`data-ids`,
-            `data-bytes`, `data-position`, `data-segment`, `data-loss`); otherwise they are in a title.
-    """
+    """Render a page as a fragment: title, warnings, blocks in sections."""
     return macro("fragment")(page, _sections(page.blocks), interactive)
 
 
@@ -97,12 +86,7 @@ def render_file(
     header: Markup | str = "",
     title: str = "",
 ) -> str:
-    """Render a whole HTML document.
-
-    Args:
-        assets: addresses of style and script; None: include the style, without a script.
-        title: title of the window; default: the page's.
-    """
+    """Render a whole HTML document."""
     digest = base64.b64encode(hashlib.sha256(style().encode()).digest()).decode()
     policy = f"default-src 'none'; style-src 'sha256-{digest}'; img-src data:; base-uri 'none'; "
     return str(
@@ -158,9 +142,6 @@ def _sections(blocks: Sequence[Block]) -> list[_Section]:
     return sections
 
 
-# -------------------------------------------------------------------------------------- templates
-
-
 def macro(name: str) -> Any:
     return getattr(_template(), name)
 
@@ -175,11 +156,6 @@ def _template() -> Any:
         undefined=jinja2.StrictUndefined,
         loader=jinja2.FunctionLoader(read_static),
     )
-    _prepare(environment)
-    return environment.get_template("page.html").module
-
-
-def _prepare(environment: jinja2.Environment) -> None:
     environment.globals.update(
         version=__version__,
         moods=MOODS,
@@ -204,6 +180,7 @@ def _prepare(environment: jinja2.Environment) -> None:
         laid_out=lambda shares: list(itertools.accumulate(shares, initial=0.0)),
         as_typed=_as_typed,
     )
+    return environment.get_template("page.html").module
 
 
 def _as_typed(text: str) -> Markup:
@@ -221,9 +198,6 @@ def safe_href(href: str) -> str | None:
     """Return an address within the site or the page, or on the web; None for any other."""
     inside = href.startswith(("/", "#", "?")) and not href.startswith(("//", "/\\"))
     return href if inside or href.lower().startswith(("https://", "http://")) else None
-
-
-# ----------------------------------------------------------------------------------------- strips
 
 
 def legend(cells: Sequence[Cell], segments: str) -> list[list[str]]:
@@ -274,9 +248,6 @@ def _marks_after(cell: Cell, pieces: list[tuple[str, Kind]], before: int) -> int
         elif character not in JOINERS:
             return marks
     return marks + max(before, 0) if len(pieces) == 1 else marks
-
-
-# ------------------------------------------------------------------------------------------- bars
 
 
 def bar_width(bar: Bar) -> float:

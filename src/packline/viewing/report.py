@@ -169,9 +169,6 @@ def _store_blocks(store: StoreReader, analysis: Analysis, others: Sequence[Token
     return blocks
 
 
-# ------------------------------------------------------------------------------------------- rows
-
-
 def _row_blocks(store: StoreReader, length: int, packing: Packing, rows: int, tokens: int) -> list[Block]:
     if not rows or not length or not store.manifest.documents:
         return []
@@ -186,9 +183,6 @@ def _row_blocks(store: StoreReader, length: int, packing: Packing, rows: int, to
     about = f"{plural(count, 'row')} of {len(found):,}, packed by {packing}, from all parts of the store."
     strips = [row_strip(found, turn * len(found) // count, most=tokens) for turn in range(count)]
     return [Heading("Rows"), Note(about), *strips]
-
-
-# ------------------------------------------------------------------------------------ compression
 
 
 class Compression(msgspec.Struct, frozen=True):

@@ -52,12 +52,7 @@ NARROWEST_COLUMN = 6
 
 
 def render_lines(page: Page, width: int, color: bool, *, wrap: bool = True) -> list[Line]:
-    """Lines of a page.
-
-    Args:
-        color: True if styles are visible; otherwise marks replace them.
-        wrap: False for a pipe, whose lines a program may read: texts and last columns stay on one line.
-    """
+    """Lines of a page."""
     room = width if wrap else UNBOUNDED
     lines: list[Line] = [["  ", (page.title, "title")]]
     if page.summary:
@@ -159,9 +154,6 @@ def _wrapped_heads(head: Sequence[str], widths: Sequence[int]) -> list[list[str]
 
 def _bar(value: Bar, longest: int) -> Piece:
     return "━" * round(longest * min(value.share, 1.0)) or "·", MOODS[value.mood] or "number"
-
-
-# ----------------------------------------------------------------------------------------- tokens
 
 
 def strip_lines(strip: TokenStrip, width: int, color: bool) -> list[Line]:

@@ -221,10 +221,6 @@ def short_name(name: str) -> str:
 def whole_characters(data: bytes, *, first: bool = True, last: bool = True) -> str:
     """Decode a part of a text without incomplete characters at its ends; other invalid bytes become `\\xNN`.
 
-    Args:
-        first: True if it may begin within a character.
-        last: True if it may end within a character.
-
     >>> whole_characters("言語処理".encode()[1:-1]) == "語処"
     True
     """

@@ -226,12 +226,7 @@ def batch_page(
     rows: int | None = None,
     most: int = 512,
 ) -> Page:
-    """Page of rows of a batch.
-
-    Args:
-        vocabulary: None: ids are shown as numbers.
-        rows: number of rows to show; None: all.
-    """
+    """Page of rows of a batch."""
     count, seq_len = next(iter(batch.tensors.values())).shape
     if not 0 <= first < max(count, 1):
         raise RecipeError(f"row {first:,}: expected 0 to {count - 1:,}, the rows of {batch.name}")

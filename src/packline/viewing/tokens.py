@@ -73,9 +73,6 @@ class Vocabulary:
         files = store.tokenizer_file, store.manifest.tokenizer_files
         return _of_store(store.files, *files, msgspec.json.encode(entry))
 
-    def filled(self) -> np.ndarray:
-        return np.array(list(map(bool, self.data)))
-
     def text(self, number: int) -> str:
         """Text of a token, or its name if it is special."""
         if number in self.special:
@@ -351,12 +348,7 @@ def row_strip(
     provenances: Sequence[Provenance] | None = None,
     href: Href | None = None,
 ) -> TokenStrip:
-    """Strip of the tokens of a row, with the edges of its documents and the turns of its conversations.
-
-    Args:
-        caption: default: `row` and its number.
-        provenances: origins of the documents of its first spans; default: of those that are shown.
-    """
+    """Strip of the tokens of a row, with the edges of its documents and the turns of its conversations."""
     spans = rows.spans(np.array([index]))
     arrays = {name: array[0] for name, array in rows.read(np.array([index])).items()}
     if provenances is None:

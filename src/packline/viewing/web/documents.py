@@ -52,11 +52,7 @@ def chosen_documents(view: View) -> tuple[DocumentFilter, Params]:
 
 
 def choice_fields(view: View, *, minor: bool = True) -> tuple[FormField, ...]:
-    """Fields of a form for filters, filled in from the address.
-
-    Args:
-        minor: True to show the condition on request, as the others.
-    """
+    """Fields of a form for filters, filled in from the address."""
     equal, params = (("", "keep all"), ("1", "keep the first")), view.params
     where = FormField(
         "where", "Condition on columns", params.get("where", ""), hint="tokens >= 100", minor=minor

@@ -96,11 +96,7 @@ def neighbors(
     *,
     ends: bool = False,
 ) -> Links:
-    """Links from one of several pages to those before and after it.
-
-    Args:
-        ends: True to link to the first and the last page too.
-    """
+    """Links from one of several pages to those before and after it."""
 
     def to(text: str, target: int) -> str | Link:
         return Link(text, href(target)) if 0 <= target <= last and target != at else text

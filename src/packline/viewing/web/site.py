@@ -31,6 +31,7 @@ from packline.store.reader import StoreReader
 from packline.viewing.columns import ColumnBars, ColumnCounts, count_columns, measure_columns
 from packline.viewing.page import Form, Link, Note, Page, Value
 from packline.viewing.store_counts import DocumentLengths, Group, group_shards, measure_lengths
+from packline.viewing.text import short_name
 from packline.viewing.tokens import Vocabulary
 from packline.viewing.web.choosing import bars_of
 from packline.viewing.web.search import TextSearch
@@ -85,12 +86,7 @@ def number(
     most: int | None = None,
     what: str = "",
 ) -> int:
-    """Parse a whole number; spaces and thousands separators are ignored.
-
-    Args:
-        default: value if the parameter is missing or empty.
-        most: largest valid number; None: unlimited.
-    """
+    """Parse a whole number; spaces and thousands separators are ignored."""
     given = re.sub(r"[\s,_]", "", params.get(name, ""))
     if not given:
         return default
@@ -141,11 +137,7 @@ class SiteTokenizer:
         return self.tokenizer.reference()
 
     def encode(self, text: str, *, control: bool = False) -> list[int]:
-        """Encode a text as ids, without boundary tokens.
-
-        Args:
-            control: True to encode names of control tokens as those tokens; False: as text, as in a build.
-        """
+        """Encode a text as ids, without boundary tokens."""
         encoder = self._with_control if control else self.as_text
         return encoder.encode(text, add_special_tokens=False).ids
 
@@ -192,23 +184,15 @@ def distinct(paths: Sequence[str | Path]) -> list[str]:
 
 
 def short_names(names: Sequence[str]) -> list[str]:
-    """Short distinct names of tokenizers: of a file `tokenizer.json` its folder, else the name of the file.
+    """Short names of tokenizers, numbered where they are equal.
 
-    >>> short_names(["/data/qwen3/tokenizer.json", "gpt2", "Qwen/Qwen3-8B", "small.json"])
-    ['qwen3', 'gpt2', 'Qwen3-8B', 'small']
+    >>> short_names(["a/qwen3/tokenizer.json", "gpt2", "Qwen/Qwen3-8B", "b/gpt2"])
+    ['qwen3', 'gpt2 (1)', 'Qwen3-8B', 'gpt2 (2)']
     """
-    paths = [
-        path.parent if path.stem in ("tokenizer", "tokenizer_config") and path.parent.name else path
-        for path in map(Path, names)
-    ]
-    paths = [
-        path.with_suffix("") if path.suffix in (".json", ".model", ".tiktoken") else path for path in paths
-    ]
-    found = distinct(paths)
-    return [
-        name if found.count(name) == 1 else f"{Path(name).name} ({found[:place].count(name) + 1})"
-        for place, name in enumerate(found)
-    ]
+    short = list(map(short_name, names))
+    numbers = [short[: place + 1].count(name) for place, name in enumerate(short)]
+    several = [short.count(name) > 1 for name in short]
+    return [f"{one} ({at})" if more else one for one, at, more in zip(short, numbers, several, strict=True)]
 
 
 class ServedStore:
