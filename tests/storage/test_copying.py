@@ -236,7 +236,6 @@ def test_a_store_that_lies_is_refused_unless_it_has_one_writer(
             "s3://bucket/x: a push to the hub reads a local folder",
         ),
         ("pull hf://datasets/org/name new --verify", "--verify is for object stores"),
-        ("cp store new", "packline push, or packline pull does it"),
     ],
 )
 def test_an_option_of_another_place_is_refused_by_name(
