@@ -18,7 +18,6 @@ from packline.formats.export import run_export
 from packline.formats.row_view import RowView
 from packline.packing.batch import ALL_FIELDS
 from packline.store.report import Findings
-from packline.store.shard import Index
 
 RUN = """
 [loader]
@@ -109,12 +108,6 @@ def test_any_rows_of_any_store(
 def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Store]:
     folder = tmp_path_factory.mktemp("made")
     return {name: case.make(folder / name) for name, case in CASES.items()}
-
-
-def test_the_index_is_megatrons(run: Path, tmp_path: Path) -> None:
-    rows = packline.write_rows(run, out=tmp_path / "rows", stage=1, workers=0)
-    index = Index(tmp_path / "rows" / "rows-000000.idx")
-    assert len(index) == len(rows) and set(index.lengths.tolist()) == {17}
 
 
 def test_damage_is_found_with_its_place(run: Path, tmp_path: Path) -> None:

@@ -10,18 +10,16 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from tests.formats.damages import Damage, change, cut, more, rewritten, written
 from tests.formats.engines import (
     bring_back,
     documents_of,
     files_of,
     loss_of,
-    refuse,
     write,
 )
 from tests.formats.peers import run_peer
 from tests.formats.steps import expected, flat, read_all
-from tests.formats.stores import CASES, EOD, Case, make_store, random_documents, write_tokenizer
+from tests.formats.stores import CASES, EOD, Case, write_tokenizer
 from tests.store.stores import with_rows
 
 from packline.api import import_
@@ -149,15 +147,6 @@ def test_datatrove_reads_ours_and_writes_the_same_bytes_and_its_own_are_read(tmp
         assert store.manifest.ledger.text_bytes == sum(len(text.encode()) for text in TEXTS)
 
 
-def test_tokens_and_mask_are_the_stores_own_files(tmp_path: Path) -> None:
-    store = CASES["loss"].make(tmp_path / "store")
-    write(store, "datatrove", tmp_path / "out", {"step": "mine", "first_rank": 7})
-    endings = (".ds", ".ds.index", ".ds.loss", ".ds.metadata")
-    assert set(files_of(tmp_path / "out")) == {f"00007_mine{ending}" for ending in endings}
-    for ending, own in ((".ds", ".bin"), (".ds.loss", ".loss")):
-        assert (tmp_path / f"out/00007_mine{ending}").samefile(store.path / f"train-made-000000{own}")
-
-
 def test_a_shard_without_a_mask_is_all_trained_on(tmp_path: Path) -> None:
     case = Case("two", CASES["loss"].documents, loss=CASES["loss"].loss, shards=2)
     store = case.make(tmp_path / "store")
@@ -207,36 +196,3 @@ def test_a_file_may_be_named_and_is_recognised(tmp_path: Path) -> None:
     assert read_all("datatrove", tmp_path / "out").documents == expected(case, "eod")
     with pytest.raises(InputError, match=r"expected datatrove's \.ds files, found none"):
         read_all("datatrove", tmp_path / "store")
-
-
-NAME = "00000_unshuffled.ds"
-DAMAGED: list[tuple[Damage, str]] = [
-    (cut(NAME, -1), f"{NAME}: size in bytes, a multiple of 2"),
-    (cut(f"{NAME}.index", -1), f"{NAME}.index: size in bytes, a multiple of 8"),
-    (change(f"{NAME}.index", 24, bytes(8)), "end of document"),
-    (cut(f"{NAME}.loss", -1), f"{NAME}.loss: bytes, one per token"),
-    (more(f"{NAME}.loss"), f"{NAME}.loss: bytes, one per token"),
-    (rewritten(f"{NAME}.metadata", lambda data: data.replace(b"|2", b"|3")),
-     f"{NAME}.metadata: bytes of a token: expected 2 or 4, found 3"),
-    (written(f"{NAME}.metadata", b"x|2\n1\n1.00 T"), f"{NAME}: tokens, by its .metadata: expected 1"),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("damage", "words"), DAMAGED, ids=range(len(DAMAGED)))
-def test_damage_is_refused_with_its_place(tmp_path: Path, damage: Damage, words: str) -> None:
-    documents = ((5, 6, 7), *random_documents(20, 300, longest=9))
-    loss = tuple(tuple([1] * (len(one) + 1)) for one in documents)
-    store = make_store(tmp_path / "store", documents, vocab_size=300, eod_id=0, loss=loss)
-    write(store, "datatrove", tmp_path / "out", link="copy")
-    (tmp_path / "out/packline.json").unlink()
-    damage(tmp_path / "out")
-    refuse(tmp_path / "out", "datatrove", store, tmp_path / "back", words)
-
-
-def test_a_missing_index_is_refused(tmp_path: Path) -> None:
-    store = CASES["shards"].make(tmp_path / "store")
-    write(store, "datatrove", tmp_path / "out")
-    (tmp_path / "out" / "packline.json").unlink()  # which would tell it before the layout does
-    (tmp_path / "out/00002_unshuffled.ds.index").unlink()
-    words = "00002_unshuffled.ds.index: no such file, where other files have one"
-    refuse(tmp_path / "out", "datatrove", store, tmp_path / "back", words)

@@ -11,19 +11,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.packing.counting import SHARDS, made
 
-from packline.errors import InputError
 from packline.formats.document_view import DocumentView
+from packline.formats.forager import FORMAT, ForagerOptions
 from packline.formats.layouts import document_files
 from packline.formats.layouts.document_files import (
-    FileList,
     TokensAndEnds,
+    _open_source,
     ends_of,
-    find_below,
-    open_source,
     plan_files,
-    shared_bytes,
-    span_of,
 )
+from packline.formats.layouts.files import FileList
 from packline.formats.types import DatasetFile
 from packline.store.report import Findings
 
@@ -41,11 +38,13 @@ def test_parts_are_the_shards_or_end_with_the_document_that_reaches_the_size(
         stream = view.stream("train")
         lengths = stream.lengths(0, stream.documents).tolist()
         starts = [0, *np.cumsum(lengths).tolist()]
-        for dtype in (np.dtype("<u2"), np.dtype("<u4")):
-            parts = plan_files(view, dtype, size)
+        for dtype in ("uint16", "uint32"):
+            options = ForagerOptions(dtype=dtype, shard_tokens=size)
+            plan = plan_files(FORMAT, view, options, bytes_each=24, keeps_loss=True)
+            parts = plan.parts
             edges = [0, *(part.stop for part in parts)]
             assert [part.start for part in parts] == edges[:-1] and edges[-1] == len(lengths)
-            shared = seed is None and dtype.itemsize == 2
+            shared = seed is None and dtype == "uint16"
             if shared:
                 assert [b - a for a, b in pairwise(edges)] == list(map(len, shards))
             else:
@@ -54,9 +53,9 @@ def test_parts_are_the_shards_or_end_with_the_document_that_reaches_the_size(
                 }
                 assert edges == sorted({0, len(lengths)} | holders)
             assert all(bool(part.shard) == shared for part in parts)
-            assert shared_bytes(view, parts, with_loss=True) == (2 * starts[-1] if shared else 0)
+            assert plan.shared_bytes == (2 * starts[-1] if shared else 0)
             for part in parts:
-                assert span_of(stream, part.start, part.stop) == (starts[part.start], starts[part.stop])
+                assert stream.before(part.start) == starts[part.start]
                 ends = np.concatenate(list(ends_of(stream, part.start, part.stop)))
                 expected = [end - starts[part.start] for end in starts[part.start + 1 : part.stop + 1]]
                 assert ends.tolist() == expected
@@ -78,10 +77,9 @@ def test_a_file_is_read_just_if_all_that_is_known_of_its_size_agrees(
         DatasetFile("a.loss", "/data/a.loss", mask or 0),
     ]
     findings = Findings()
-    source = open_source(
-        listed, 0, np.dtype(f"<u{width}"), findings, split="val", declared={"the index": declared},
-        mask=None if mask is None else 1,
-    )  # fmt: skip
+    one = TokensAndEnds(listed.files[0], 0, "", mask=None if mask is None else 1)
+    one.declared = {"the index": declared}
+    source = _open_source(one, listed, np.dtype(f"<u{width}"), "val", findings)
     counts = {size / width} | {float(one) for one in (declared, mask) if one is not None}
     right = size % width == 0 and len(counts) == 1
     assert (source is not None) == right == (not findings.problems)
@@ -93,16 +91,3 @@ def test_the_last_end_shows_how_wide_tokens_are(lengths: list[int], width: int) 
     file.set_ends(np.cumsum(lengths), "index", (2, 4))
     assert file.size == (width if lengths and width in (2, 4) else 0)
     assert file.declared == {"the last of its index": sum(lengths) if lengths else None}
-
-
-def test_files_are_found_below_a_folder_in_order_of_path(tmp_path: Path) -> None:
-    for name in ("b/x.ds", "a.ds", "a/z.ds", "a/no.txt"):
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_bytes(b"x")
-    (tmp_path / "folder.ds").mkdir()
-    root, found = find_below(tmp_path, ".ds", "token files")
-    assert root == tmp_path and found == sorted(tmp_path / name for name in ("a.ds", "a/z.ds", "b/x.ds"))
-    assert find_below(tmp_path / "a.ds", ".ds", "token files") == (tmp_path, [tmp_path / "a.ds"])
-    for path, word in ((tmp_path / "folder.ds", "none"), (tmp_path / "absent", "nothing")):
-        with pytest.raises(InputError, match=f"expected token files, found {word}"):
-            find_below(path, ".ds", "token files")

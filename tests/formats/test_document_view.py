@@ -8,10 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.formats.stores import CASES, Case, make_store, random_documents, random_loss
+from tests.store.stores import edit_tokens, relist
 
-from packline.errors import RecipeError, StoreError
+from packline.errors import CorruptStore, RecipeError, StoreError
 from packline.facade import Store
 from packline.formats.document_view import DocumentView
+from packline.testing import make_store as make_packed
 
 EOD, BOS = 0, 1
 DOCUMENTS = random_documents(60, 1000, longest=12, seed=5)
@@ -88,7 +90,8 @@ def test_any_stretch_of_any_view_is_what_lists_give(stores: dict[str, Store], da
     stop = data.draw(st.integers(start, stream.documents))
     limit = data.draw(st.integers(1, 60))
     assert stream.lengths(start, stop).tolist() == [len(one) for one in documents[start:stop]]
-    assert stream.ends(start, stop).tolist() == ends[start:stop].tolist()
+    begins = [0, *ends.tolist()]
+    assert (stream.before(start), stream.before(stop)) == (begins[start], begins[stop])
     blocks = list(stream.blocks(start, stop, dtype, limit))
     found = [block.tokens[low:high].tolist() for block in blocks
              for low, high in zip(block.offsets, block.offsets[1:], strict=False)]  # fmt: skip
@@ -186,3 +189,16 @@ def test_a_dtype_must_hold_the_vocabulary(stores: dict[str, Store]) -> None:
     stream = DocumentView(stores["wide"], edges="eod").stream("train")
     with pytest.raises(RecipeError, match="70,000 do not fit into uint16"):
         list(stream.blocks(0, 1, np.uint16))
+
+
+@pytest.mark.parametrize("seed", [None, 5])
+def test_an_id_outside_the_vocabulary_never_leaves_the_stream(tmp_path: Path, seed: int | None) -> None:
+    store = make_packed(tmp_path / "store", [[9, 9, 9]])
+
+    def damage(tokens: np.ndarray) -> None:
+        tokens[13] = 1000
+
+    edit_tokens(store.path, "train-made-000000", damage)
+    view = DocumentView(relist(store.path), edges="eod", shuffle_documents=seed)
+    with pytest.raises(CorruptStore, match=r"token 13 of train-made-000000\.bin is 1,000"):
+        list(view.stream("train").tokens_between(0, 27, np.int32, 5))

@@ -14,9 +14,7 @@ import packline
 from packline.errors import RecipeError, StoreError
 from packline.facade import Store
 from packline.formats.baked import BakedRows
-from packline.formats.choice import with_order
 from packline.formats.export import ExportPlanned
-from packline.packing.options import ExportChoice
 
 
 @pytest.fixture(scope="module")
@@ -47,17 +45,6 @@ def test_an_export_in_another_order_is_another_export(store: Store, tmp_path: Pa
     assert again.nothing_to_do
     with pytest.raises(StoreError, match="seed"):
         export(store, "trl", tmp_path / "rows", in_order=True)
-
-
-def test_a_seed_and_stored_order_exclude_each_other() -> None:
-    with pytest.raises(RecipeError, match="--in-order and --seed exclude each other"):
-        with_order(ExportChoice(seed=1, in_order=True), shuffled=True)
-
-
-def test_documents_are_written_in_stored_order_and_the_command_says_so(store: Store, tmp_path: Path) -> None:
-    events: list[Any] = []
-    packline.export(store, out=tmp_path / "a", to="megatron", workers=0, on_event=events.append)
-    assert events[0].order == "documents in stored order: --shuffle-documents shuffles them"
 
 
 def test_blocks_need_no_seed_where_rows_are_shuffled(store: Store, tmp_path: Path) -> None:

@@ -12,9 +12,10 @@ from tests.formats.stores import CASES
 
 import packline
 from packline.errors import CorruptStore
+from packline.fingerprint import seal
 from packline.formats.check import DatasetReport, check_dataset
 from packline.formats.export import run_export
-from packline.formats.export_record import RECORD, check_places, read_record, record_bytes
+from packline.formats.export_record import RECORD, check_places, read_record
 from packline.store.report import Findings
 
 
@@ -44,7 +45,7 @@ def test_every_flipped_bit_of_the_record_is_found(shards: Path) -> None:
         assert any(RECORD in one for one in problems(check_dataset(shards, "megatron")))
     path.write_bytes(data)
     record = read_record(shards)
-    assert record is not None and record_bytes(record) == data and check_dataset(shards, "megatron").ok
+    assert record is not None and seal(record) == data and check_dataset(shards, "megatron").ok
 
 
 @pytest.mark.parametrize("spelling", ["compact", "doubled key", "nested"])
@@ -65,7 +66,7 @@ def test_another_spelling_of_a_record_is_refused(shards: Path, spelling: str) ->
 def test_a_record_of_a_newer_version_says_so(shards: Path) -> None:
     record = read_record(shards)
     assert record is not None
-    (shards / RECORD).write_bytes(record_bytes(msgspec.structs.replace(record, version=9)))
+    (shards / RECORD).write_bytes(seal(msgspec.structs.replace(record, version=9)))
     with pytest.raises(CorruptStore, match="version 9, newer than 1"):
         read_record(shards)
 

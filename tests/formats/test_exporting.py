@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 import shutil
 import signal
 import subprocess
@@ -25,10 +24,8 @@ from packline.errors import (
     StoreError,
 )
 from packline.facade import Store
-from packline.fingerprint import hash_bytes
 from packline.formats import export as exporting
 from packline.formats.export import ExportPlanned, run_export
-from packline.formats.export_record import read_record
 from packline.formats.staging import Staging
 from packline.jobs import resources
 from packline.jobs.events import Progress, UnitDone
@@ -106,7 +103,7 @@ def crash(
     return done.returncode
 
 
-@pytest.mark.parametrize("after", [0, 5, 29, 58, 96])
+@pytest.mark.parametrize("after", [0, 29, 96])
 def test_killed_at_any_instant_and_run_again(
     store: Store, expected: dict[str, str], tmp_path: Path, after: int
 ) -> None:
@@ -119,7 +116,7 @@ def test_killed_at_any_instant_and_run_again(
     assert done.parts_kept == 0 or after > 12
 
 
-@pytest.mark.parametrize("after", range(0, 60, 15))
+@pytest.mark.parametrize("after", [0, 25, 50])
 def test_linked_shards_survive_a_kill_as_well(store: Store, tmp_path: Path, after: int) -> None:
     before = digests(store.path)
     out, whole = tmp_path / "work" / "out", tmp_path / "whole"
@@ -190,7 +187,7 @@ def test_an_error_of_a_worker_is_raised_here(store: Store, tmp_path: Path) -> No
         assert not (tmp_path / "work" / "out" / "packline.json").exists()
 
 
-@pytest.mark.parametrize("after", [0, 7, 20, 44])
+@pytest.mark.parametrize("after", [0, 20, 44])
 def test_a_full_disk_leaves_nothing_and_the_next_run_goes_on(
     store: Store, expected: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: int
 ) -> None:
@@ -305,25 +302,6 @@ def test_events_add_up(store: Store, tmp_path: Path) -> None:
     assert events[0].lost == cut.lost
 
 
-def test_the_record_says_what_is_there(store: Store, tmp_path: Path) -> None:
-    run_export(store.path, to="megatron", out=tmp_path / "out", workers=0)
-    record = read_record(tmp_path / "out")
-    assert record is not None
-    assert record.format == "megatron" and record.source == {"store": store.manifest.checksum}
-    assert record.tokenizer == store.manifest.tokenizer and record.documents == 120
-    files = {path for path in (tmp_path / "out").iterdir() if path.name != "packline.json"}
-    assert {entry.name: entry.checksum for entry in record.files} == {
-        path.name: hash_bytes(path.read_bytes()) for path in files
-    }
-    plain = json.loads((tmp_path / "out" / "packline.json").read_bytes())
-    assert plain["lost"][0].keys() == {"what", "count", "unit", "why"}
-    assert str(tmp_path) not in (tmp_path / "out" / "packline.json").read_text()
-    assert (tmp_path / "out" / "tokenizer.json").read_bytes() == (
-        store.path / "tokenizer" / "tokenizer.json"
-    ).read_bytes()
-    assert read_record(tmp_path) is None
-
-
 def test_settings_that_make_no_sense(store: Store, tmp_path: Path) -> None:
     def refused(match: str, **settings: Any) -> None:
         given = {"source": store.path, "to": "megatron", "out": tmp_path / "out", **settings}
@@ -331,10 +309,6 @@ def test_settings_that_make_no_sense(store: Store, tmp_path: Path) -> None:
             run_export(given.pop("source"), **given)
         assert left(tmp_path / "out") == []
 
-    refused("no format 'tfrecord'", to="tfrecord")
-    refused(
-        "file_rows is 'many': expected a whole number", to="baked", choice=ROWS, options={"file_rows": "many"}
-    )
     refused("workers is -1", workers=-1)
     refused("link is 'soft'", link="soft")
 

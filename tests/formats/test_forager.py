@@ -154,7 +154,7 @@ def test_splits_are_data_sets_of_their_own(tmp_path: Path) -> None:
 
 def test_nothing_says_how_wide_tokens_are_but_the_vocabulary(tmp_path: Path) -> None:
     write_forager(tmp_path / "made", FILES, "<u4")
-    with pytest.raises(InputError, match="expected the width of tokens"):
+    with pytest.raises(InputError, match="expected a dtype, which Forager does not record"):
         read_all("forager", tmp_path / "made")
     found = read_all("forager", tmp_path / "made", {"vocab_size": 70_000})
     assert found.documents["train"][0] == [5, 6] and found.reader.dtype == np.dtype("<u4")
@@ -173,10 +173,16 @@ DAMAGED: list[tuple[Damage, str]] = [
     (cut(WEB, 4), f"{WEB}: tokens, by the last of its samples"),
     (cut(INDEX, -1), f"{INDEX}: size in bytes, a multiple of 24"),
     (cut(INDEX, -24), "code-tokenized-samples.bin: tokens, by the last of its samples"),
-    (change(INDEX, 32, b"\6"), f"{INDEX}: sample 1: expected byte 4, behind the last, found byte 6"),
-    (change(INDEX, 64, b"\5"), f"{INDEX}: sample 2: expected a multiple of 2 bytes, found 5 bytes"),
-    (change(INDEX, 96, b"\0"), f"{INDEX}: file of sample 4: expected at least 1"),
-    (change(INDEX, 120, b"\x09"), f"{INDEX}: file of sample 5: expected below 3, found 9"),
+    (
+        change(INDEX, 32, b"\6"),
+        f"{INDEX}: sample 1: expected in file 0 to 2, byte 4, a multiple of 2",
+    ),
+    (
+        change(INDEX, 64, b"\5"),
+        f"{INDEX}: sample 2: expected in file 0 to 2, byte 6, a multiple of 2",
+    ),
+    (change(INDEX, 96, b"\0"), f"{INDEX}: sample 4: expected in file 1 to 2"),
+    (change(INDEX, 120, b"\x09"), f"{INDEX}: sample 5: expected in file 2 to 2"),
     (flip("index/file_location.txt"), "index/file_location.txt: file of line 1: expected a file"),
 ]
 

@@ -79,4 +79,4 @@ def test_a_dictionary_has_the_streams_of_every_split(tmp_path: Path) -> None:
     assert places == [("train", "train"), ("train", "train"), ("validation", "val")]
     written = {path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*") if path.is_file()}
     assert {file.name for file in saved.files} == written
-    assert features_of_saved(tmp_path) == {"input_ids": {}} and features_of_saved(tmp_path.parent) is None
+    assert features_of_saved(tmp_path) == {"input_ids": {}} and features_of_saved(tmp_path.parent) == {}

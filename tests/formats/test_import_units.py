@@ -18,7 +18,7 @@ from packline.api import import_
 from packline.formats import opening
 from packline.formats.format import DatasetReader, DocumentFormat, Options
 from packline.formats.layouts import token_files
-from packline.formats.layouts.token_files import LossFile, ScannedReader, TokenFile
+from packline.formats.layouts.token_files import Numbers, ScannedReader, TokenFile
 from packline.formats.types import DatasetFile, Edges, ExportPart, ExportPlan
 from packline.store.report import Findings
 
@@ -64,7 +64,7 @@ class Tokens(DocumentFormat):
                 number,
                 np.dtype("<u4"),
                 split="val" if files[number].name.startswith("val") else "train",
-                loss=LossFile(half + number, files[half + number].path, np.dtype("u1")),
+                loss=Numbers(half + number, files[half + number].path, np.dtype("u1")),
             )
             for number in range(half)
         ]

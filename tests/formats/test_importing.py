@@ -94,19 +94,6 @@ def test_a_store_is_whole_and_says_where_it_comes_from(shards: Path, tokenizer: 
     assert again.manifest == store.manifest
 
 
-def test_any_number_of_processes_gives_the_same_bytes(shards: Path, tokenizer: Path, tmp_path: Path) -> None:
-    for workers in (0, 1, 3):
-        import_(
-            shards,
-            from_="llmc",
-            tokenizer=tokenizer,
-            out=tmp_path / f"s{workers}",
-            eod=0,
-            workers=workers,
-        )
-    assert digests(tmp_path / "s0") == digests(tmp_path / "s1") == digests(tmp_path / "s3")
-
-
 KILLED = """
 import os, signal, sys
 from packline.api import import_
@@ -212,8 +199,6 @@ def _replace(data: bytearray, start: int, value: bytes) -> None:
     ("change", "error", "words"),
     [
         (damage(lambda data: data.__delitem__(slice(-2, None))), CorruptStore, "size in bytes"),
-        (damage(lambda data: _replace(data, 0, b"\0")), CorruptStore, "web_train_000004.bin: magic number"),
-        (damage(lambda data: _replace(data, 8, b"\1")), CorruptStore, "web_train_000004.bin: size in bytes"),
         (
             damage(lambda data: _replace(data, 1024 + 8, struct.pack("<H", 5000))),
             CorruptStore,
@@ -229,7 +214,7 @@ def _replace(data: bytearray, start: int, value: bytes) -> None:
         ),
         (lambda shards: [path.unlink() for path in shards.iterdir()], InputError, "shards"),
     ],
-    ids=["cut off", "magic", "count", "id", "mixed dtype", "nothing"],
+    ids=["cut off", "id", "mixed dtype", "nothing"],
 )
 def test_damage_is_refused_with_its_place_and_nothing_is_published(
     change: Callable[[Path], None],
@@ -284,36 +269,12 @@ def test_what_is_cut_off_at_the_end_is_a_document_and_is_counted(tmp_path: Path,
 def test_requests_that_make_no_sense_are_refused(
     shards: Path, tokenizer: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def attempt(**more: Any) -> None:
-        settings: dict[str, Any] = {
-            "from_": "llmc",
-            "tokenizer": tokenizer,
-            "out": tmp_path / "out",
-            "eod": 0,
-        } | more
-        import_(shards, **settings)
+    def attempt(workers: int) -> None:
+        import_(shards, from_="llmc", tokenizer=tokenizer, out=tmp_path / "out", eod=0, workers=workers)
 
-    with pytest.raises(RecipeError, match="edgs"):
-        attempt(options={"edgs": "eod"})
     with pytest.raises(RecipeError, match="workers is -1"):
         attempt(workers=-1)
-    with pytest.raises(RecipeError, match="no format 'csv'"):
-        attempt(from_="csv")
-    with pytest.raises(InputError, match="cannot find"):
-        import_(tmp_path / "nowhere", from_="llmc", tokenizer=tokenizer, out=tmp_path / "out")
     assert not (tmp_path / "out").exists()
     monkeypatch.setattr(resources, "free_disk", lambda folder: 10)
     with pytest.raises(OutOfSpace, match="too small"):
-        attempt()
-
-
-def test_a_store_of_something_else_is_not_overwritten(shards: Path, tokenizer: Path, tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    store = import_(shards, from_="llmc", tokenizer=tokenizer, out=out, eod=0)
-    before = digests(out)
-    with pytest.raises(ResumeMismatch, match="eod"):
-        import_(shards, from_="llmc", tokenizer=tokenizer, out=out, eod=5)
-    with pytest.raises(ResumeMismatch, match="edges"):
-        import_(shards, from_="llmc", tokenizer=tokenizer, out=out, eod=0, options={"edges": "eod"})
-    assert digests(out) == before and store.manifest.imported[0].format == "llmc"
-    assert store.verify().ok
+        attempt(workers=0)

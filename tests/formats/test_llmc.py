@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.formats.damages import Damage, change, cut
 from tests.formats.steps import expected, flat, read_all, write_all
 from tests.formats.stores import CASES, Case, make_store
 
@@ -88,23 +87,6 @@ def shards(tmp_path: Path) -> Path:
 
 
 FIRST = "fineweb_train_000000.bin"
-DAMAGED: list[tuple[Damage, str]] = [
-    (change(FIRST, 0, struct.pack("<i", 1234)), "magic number: expected 20240520 or 20240801, found 1234"),
-    (change(FIRST, 4, b"\7"), "version, of magic 20240520: expected 1, found 7"),
-    (change(FIRST, 8, b"\6"), "size in bytes: expected 1,036, found 1,034"),
-    (change(FIRST, 0, struct.pack("<2i", 20240801, 7)), "size in bytes: expected 1,044, found 1,034"),
-    (change(FIRST, 8, struct.pack("<i", -5)), "tokens, by its header: expected none or more, found -5"),
-    (cut(FIRST, 1030), "size in bytes: expected 1,034, found 1,030"),
-    (cut(FIRST, 1033), "size in bytes: expected 1,034, found 1,033"),
-    (cut(FIRST, 700), "bytes of the header: expected 1,024, found 700"),
-    (cut(FIRST, 0), "bytes of the header: expected 1,024, found 0"),
-]
-
-
-@pytest.mark.parametrize(("damage", "message"), DAMAGED, ids=range(len(DAMAGED)))
-def test_damage_is_found(shards: Path, damage: Damage, message: str) -> None:
-    damage(shards)
-    assert read_all("llmc", shards / FIRST, {"marker": 0}).problems == [f"{FIRST}: {message}"]
 
 
 def test_what_is_behind_the_tokens_is_found_and_not_read(shards: Path) -> None:
@@ -119,12 +101,3 @@ def test_an_evaluation_set_is_refused(shards: Path) -> None:
     (shards / "hellaswag_val.bin").write_bytes(struct.pack("<4i", 20240522, 1, 2, 9).ljust(1024, b"\0"))
     with pytest.raises(InputError, match=r"hellaswag_val.bin: .*found an evaluation set of llm.c"):
         read_all("llmc", shards, {"marker": 0})
-
-
-def test_it_is_recognised(shards: Path, tmp_path: Path) -> None:
-    from packline.formats.llmc import FORMAT
-
-    assert FORMAT.recognises(shards) and FORMAT.recognises(shards / FIRST)
-    assert not FORMAT.recognises(tmp_path / "store") and not FORMAT.recognises(tmp_path / "gone")
-    (shards / "fineweb_train_000000_mask.bin").write_bytes(b"")
-    assert not FORMAT.recognises(shards)  # seed for a format with masks beside its tokens

@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.formats.damages import Damage, change, cut, remove, rewritten
 from tests.formats.engines import files_of
 from tests.formats.peers import run_peer
 from tests.formats.row_steps import write_rows
-from tests.formats.stores import CASES, Case, make_store, random_documents
+from tests.formats.stores import CASES, Case
 
 from packline.errors import InputError
 from packline.formats.check import check_dataset
@@ -158,65 +157,15 @@ def test_what_is_lost_is_said(tmp_path: Path) -> None:
     assert lost("loss_mask", "segment_ids") == {"provenance"}
 
 
-@pytest.fixture
-def written(tmp_path: Path) -> Path:
-    """Three shards of four rows of eight tokens."""
-    documents = random_documents(12, 300, longest=7, seed=4)
-    store = make_store(tmp_path / "store", documents, vocab_size=300, eod_id=0)
-    view = RowView.of_store(store, seq_len=8, packing="pad")
-    plan = write_rows(view, "mds", tmp_path / "out", {"fields": ["tokens"], "size_limit": 350})
-    assert [part.stop - part.start for part in plan.parts] == [4, 4, 4]
-    return tmp_path / "out"
-
-
 def problems(folder: Path) -> str:
     return "\n".join(map(str, check_dataset(folder, "mds").problems))
 
 
-SECOND = "shard.00001.mds"
-DAMAGES: dict[str, tuple[Damage, str]] = {
-    "cut": (cut(SECOND, -3), "size in bytes: expected 328, found 325"),
-    "records": (change(SECOND, 0, b"\5"), "records: expected 4, found 5"),
-    "first": (change(SECOND, 4, b"\x14\0"), "first record behind the offsets"),
-    "last": (change(SECOND, 20, b"\x14\0"), "end of the last record"),
-    "columns": (rewritten(SECOND, lambda data: data.replace(b'"tokens"', b'"tokans"')), "columns"),
-    "settings": (
-        rewritten(SECOND, lambda data: data.replace(b'{"column', b'x"column')),
-        "settings before the first record",
-    ),
-    **{f"end {at}": (change(SECOND, at, b"\x0a\0"), "record ") for at in (8, 12, 16)},
-    "missing": (remove(SECOND), "a file that index.json names: expected there"),
-}
-
-
-@pytest.mark.parametrize("name", DAMAGES)
-def test_damage_is_found_with_its_place(written: Path, name: str) -> None:
-    damage, words = DAMAGES[name]
-    assert problems(written) == ""
-    damage(written)
-    assert f"{SECOND}: {words}" in problems(written)
-
-
-def edit_index(folder: Path, **change: Any) -> None:
-    index = json.loads((folder / "index.json").read_text())
-    index["shards"][1].update(change)
-    (folder / "index.json").write_text(json.dumps(index))
-
-
-def test_an_index_that_makes_no_sense_is_refused(written: Path) -> None:
-    edit_index(written, samples=5)
-    assert "shard.00001.mds: records: expected 5, found 4" in problems(written)
-    edit_index(written, samples="4")
-    assert "index.json: samples of shard.00001.mds: expected a count, found 4" in problems(written)
-    edit_index(written, samples=4, column_sizes=["32"])
-    assert "shard.00001.mds: columns: expected " in problems(written)
-    edit_index(written, column_sizes=[32])
-    assert problems(written) == ""
-    edit_index(written, raw_data={"basename": "../a.mds", "bytes": 3})
-    assert "index.json: a shard: expected raw_data and zip_data" in problems(written)
-    edit_index(written, raw_data={"basename": "shard.00001.mds", "bytes": 3}, version=1)
-    with pytest.raises(InputError, match="expected shards 'mds' of version 2"):
-        problems(written)
-    (written / "index.json").write_text('{"shards": 3}')
-    with pytest.raises(InputError, match="expected shards, found none"):
-        problems(written)
+def test_shards_of_another_kind_or_version_are_refused(tmp_path: Path) -> None:
+    write_rows(view_of(CASES["plain"], tmp_path / "store", seq_len=8), "mds", tmp_path / "out")
+    path = tmp_path / "out" / "index.json"
+    whole = path.read_text()
+    for old, new in (('"version": 2', '"version": 1'), ('"format": "mds"', '"format": "csv"')):
+        path.write_text(whole.replace(old, new))
+        with pytest.raises(InputError, match="expected shards 'mds' of version 2"):
+            problems(tmp_path / "out")

@@ -14,7 +14,7 @@ import packline
 from packline.cli.main import main
 from packline.errors import RecipeError
 from packline.formats.export import Exported
-from packline.formats.layouts.header_shards import split_of_name
+from packline.formats.layouts.files import split_of_name
 
 RECIPE = """
 tokenizer = "{tokenizer}"
@@ -101,21 +101,3 @@ def test_weights_that_say_nothing_are_refused(recipe: Path, tmp_path: Path) -> N
             store, out=tmp_path / "out", to="megatron", shuffle_documents=1,
             options={"weights": ["web=1", "test=1"]}, workers=0,
         )  # fmt: skip
-
-
-def test_a_run_file_is_refused_with_the_commands_and_the_blend(recipe: Path, tmp_path: Path) -> None:
-    packline.build(recipe, out=tmp_path / "store", workers=0)
-    run = tmp_path / "run.toml"
-    run.write_text(
-        "[loader]\nbatch_size = 2\n[[stages]]\nseq_len = 16\n"
-        '[[stages.sources]]\nstore = "store"\nsources = ["web"]\nweight = 0.5\n'
-        '[[stages.sources]]\nstore = "store"\nsources = ["test"]\nweight = 0.3\n'
-    )
-    with pytest.raises(RecipeError, match="is a run file, and megatron holds documents") as caught:
-        packline.export(run, out=tmp_path / "out", to="megatron")
-    commands, _, blend = caught.value.hint.removeprefix("export each of its sources: ").partition("; then ")
-    assert blend == "--train-data-path 0.5 OUT/0/train_text_document 0.3 OUT/1/train_text_document"
-    for number, command in enumerate(commands.split("; ")):
-        words = shlex.split(command.replace("OUT", str(tmp_path)))
-        assert main(words[1:]) == 0
-        assert (tmp_path / str(number) / "train_text_document.bin").stat().st_size

@@ -105,13 +105,6 @@ def test_ranks_share_the_row_groups(exported: Path) -> None:
     assert all(parts) and sorted(text for part in parts for text in part) == sorted(whole)
 
 
-def test_names_are_in_order_whatever_the_split(exported: Path) -> None:
-    names = [path.name for path in parquet_files(exported)]
-    assert names == [f"shard_{number:05d}.parquet" for number in range(len(names))]
-    first = pq.ParquetFile(exported / names[0])
-    assert first.schema_arrow.names == ["text"] and first.schema_arrow.field("text").type == pa.string()
-
-
 def test_it_is_recognised_verified_and_not_imported(
     made: tuple[Path, list[str]], exported: Path, tmp_path: Path
 ) -> None:
@@ -130,16 +123,6 @@ def test_it_is_recognised_verified_and_not_imported(
     (tmp_path / "empty").mkdir()
     with pytest.raises(InputError):
         check_dataset(tmp_path / "empty", "nanochat")
-
-
-def test_text_built_again_is_the_same_store(
-    made: tuple[Path, list[str]], exported: Path, tmp_path: Path
-) -> None:
-    again = packline.build(
-        f"{exported}/*.parquet", made[0] / "tok", text="text", eod="<|bos|>", out=tmp_path, workers=0
-    )
-    store = packline.open(made[0] / "store")
-    assert sorted(one.tolist() for one in again.documents) == sorted(one.tolist() for one in store.documents)
 
 
 def test_bytes_that_are_no_text(tmp_path: Path) -> None:

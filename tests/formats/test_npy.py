@@ -115,7 +115,10 @@ CHANGES: dict[str, tuple[Callable[[bytes], bytes], str]] = {
     "magic": (lambda data: b"X" + data[1:], "not a NumPy array"),
     "header cut": (lambda data: data[:60], "not a NumPy array"),
     "empty": (lambda data: b"", "not a NumPy array"),
-    "version": (lambda data: data[:6] + b"\3" + data[7:], "version of NumPy's format: expected 1.0 or 2.0"),
+    "version": (
+        lambda data: data[:6] + b"\3" + data[7:],
+        "not a NumPy array: expected version 1.0",
+    ),
     "dtype": (lambda data: data.replace(b"'<u2'", b"'<zz'"), "not a NumPy array"),
     "no end": (lambda data: data.replace(b"n_o", b"n{o"), "not a NumPy array"),
     "no dict": (lambda data: data.replace(b"{", b"("), "not a NumPy array"),

@@ -3,23 +3,16 @@
 from __future__ import annotations
 
 import io
-import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from tests.formats.damages import Damage, cut, remove
 from tests.formats.row_steps import write_rows
 from tests.formats.row_trips import IGNORED, rows_by_hand
 from tests.formats.stores import CASES, Case
 
-from packline.formats.check import check_dataset
-from packline.formats.export import run_export
-from packline.formats.format import get_format
 from packline.formats.row_view import RowView
-from packline.packing.options import ExportChoice
 
 KEYS = ["input_tensor", "target_tensor", "attention_mask_tensor", "lengths"]
 Arrays = dict[str, Any]
@@ -94,13 +87,6 @@ def test_options(tmp_path: Path) -> None:
     assert "loss mask" in [lost.what for lost in taken.lost]
 
 
-def test_batches_have_32_rows_if_nobody_says(tmp_path: Path) -> None:
-    view = RowView.of_store(CASES["long"].make(tmp_path / "store"), seq_len=16)
-    write_rows(view, "npz", tmp_path / "out")
-    sizes = [len(batch["lengths"]) for batch in load(tmp_path / "out")]
-    assert set(sizes[:-1]) == {32} and sum(sizes) == view.rows
-
-
 @pytest.mark.parametrize("name", ["plain", "loss"])
 def test_a_mask_of_padding_changes_nothing_else(tmp_path: Path, name: str) -> None:
     case = CASES[name]
@@ -120,63 +106,3 @@ def save(folder: Path, number: int = 1, **arrays: Any) -> Path:
     made: Arrays = {key: np.asarray(value, np.int32) for key, value in arrays.items()}
     np.savez(path, **made)
     return path
-
-
-# ---------------------------------------------------------------------------------------------- damage
-
-
-SECOND = "tokenized_batch_0002.npz"
-
-
-def change(**changes: Callable[[np.ndarray], np.ndarray | None]) -> Damage:
-    def damage(folder: Path) -> None:
-        path = folder / SECOND
-        with np.load(path) as batch:
-            arrays = {key: batch[key].copy() for key in batch.files}
-        for key, make in changes.items():
-            made = make(arrays.pop(key))
-            if made is not None:
-                arrays[key] = made
-        np.savez(path, **arrays)
-
-    return damage
-
-
-DAMAGES: dict[str, tuple[Damage, str]] = {
-    "cut off": (cut(SECOND, -50), "0002.npz: File is not a zip file"),
-    "mixed dtype": (
-        change(input_tensor=lambda array: array.astype(np.int64)),
-        "0002.npz: dtype, as of the first file: expected int32, found int64",
-    ),
-    "floats": (change(input_tensor=lambda array: array.astype(np.float32)), "of integers, found"),
-    "another length": (change(target_tensor=lambda array: array[:, 1:]), r"target_tensor of shape \(3, 16\)"),
-    "no tokens": (change(input_tensor=lambda array: None), "0002.npz: no array .*input_tensor"),
-    "objects": (
-        change(input_tensor=lambda array: array.astype(object)),
-        "0002.npz: input_tensor: expected 384 bytes of .* numbers",
-    ),
-    "fewer lengths": (change(lengths=lambda array: array[1:]), r"lengths of shape \(3,\), found \(2,\)"),
-    "missing file": (remove(SECOND), "0003.npz: number of the batch: expected 2, found 3"),
-}
-
-
-@pytest.mark.parametrize("name", DAMAGES)
-def test_damage_is_told_with_its_place(tmp_path: Path, name: str) -> None:
-    damage, match = DAMAGES[name]
-    store = CASES["plain"].make(tmp_path / "store")
-    choice = ExportChoice(seq_len=16, batch_size=3)
-    run_export(store.path, to="npz", out=tmp_path / "out", choice=choice, workers=0)
-    (tmp_path / "out" / "packline.json").unlink()  # which would tell it before the layout does
-    assert check_dataset(tmp_path / "out", "npz").ok
-    damage(tmp_path / "out")
-    problems = [str(problem) for problem in check_dataset(tmp_path / "out", "npz").problems]
-    assert any(re.search(match, problem) for problem in problems), problems
-
-
-def test_what_it_is_recognised_by(tmp_path: Path) -> None:
-    path, format = save(tmp_path / "in", 1, input_tensor=[[1, 2]]), get_format("npz")
-    assert format.recognises(tmp_path / "in") and format.recognises(path)
-    np.savez(path, other=np.ones(3))
-    assert not format.recognises(path)
-    path.write_bytes(b"PK")
-    assert not format.recognises(path) and not format.recognises(tmp_path)

@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.formats.damages import Damage, cut, flip, written
 from tests.formats.engines import bring_back, documents_of, files_of, refuse, write
 from tests.formats.steps import expected, flat, read_all
 from tests.formats.stores import CASES, INPUT, RECORD_BYTES, Case, make_store
@@ -184,40 +183,7 @@ def test_numpys_own_files_and_others_are_not_recognised(tmp_path: Path) -> None:
         read_all("olmo", tmp_path / "missing")
 
 
-# ---------------------------------------------------------------------------------------------- damage
-
 NAME = "part-0-00000"
-TOKENS, LINES, MASK = f"{NAME}.npy", f"{NAME}.csv.gz", f"masks/{NAME}.npy"
-
-
-def lines(content: bytes) -> Damage:
-    return written(LINES, gzip.compress(content))
-
-
-DAMAGED: list[tuple[Damage, str]] = [
-    (cut(TOKENS, -1), f"{TOKENS}: size in bytes, a multiple of 2"),
-    (cut(TOKENS, 10), f"{TOKENS}: tokens, by the last of its lines: expected 10, found 5"),
-    (cut(LINES, -1), f"{LINES}: damaged gzip"),
-    (flip(LINES), f"{LINES}: damaged gzip"),
-    (lines(b"0,3\r\n4,8\r\n"), f"{LINES}: start of document 1: expected 3, found 4"),
-    (lines(b"0,3\r\n3,2\r\n2,10\r\n"), "end of document 1: expected at least 3, found 2"),
-    (lines(b"0,3\r\nx,8\r\n"), f"{LINES}: expected lines of start,end"),
-    (lines(b"0\r\n3\r\n"), f"{LINES}: expected two numbers"),
-    (lines(b""), "by the end of the last document"),
-    (cut(MASK, -1), f"{MASK}: bytes, one per token"),
-    (written(MASK, b"\2" * 10), f"{MASK}: loss of token 0: expected 0 or 1, found 2"),
-]
-
-
-@pytest.mark.parametrize(("damage", "words"), DAMAGED, ids=range(len(DAMAGED)))
-def test_damage_is_refused_with_its_place(tmp_path: Path, damage: Damage, words: str) -> None:
-    documents = ((5, 6, 7), (8,), (), (9, 10))
-    loss = tuple(tuple([1] * (len(one) + 1)) for one in documents)
-    store = make_store(tmp_path / "store", documents, vocab_size=300, eod_id=0, loss=loss)
-    write(store, "olmo", tmp_path / "out", link="copy")
-    (tmp_path / "out" / "packline.json").unlink()  # which would tell it before the layout does
-    damage(tmp_path / "out")
-    refuse(tmp_path / "out", "olmo", store, tmp_path / "back", words)
 
 
 def test_a_file_that_was_cut_off_and_says_nothing_of_its_width_is_refused(tmp_path: Path) -> None:

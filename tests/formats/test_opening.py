@@ -19,8 +19,6 @@ from packline.formats.opening import (
     find_format,
     make_options,
     open_dataset,
-    with_marker,
-    with_vocabulary,
 )
 from packline.packing.options import ExportChoice
 from packline.store.report import Findings
@@ -69,12 +67,13 @@ def test_options_are_the_given_ones_else_those_of_the_export_else_the_defaults(t
     run_export(store.path, to="forager", out=out, options={"dtype": "uint32", "edges": "bos"}, workers=0)
     record, format = read_record(out), get_format("forager")
     assert record is not None
-    kept, given = make_options(format, {}, record), make_options(format, {"edges": "eod"}, record)
-    assert (kept.dtype, kept.edges, given.dtype, given.edges) == ("uint32", "bos", "uint32", "eod")
+    kept, other = make_options(format, {}, record), make_options(format, {"edges": "eod"}, record)
+    assert (kept.dtype, kept.edges, other.dtype, other.edges) == ("uint32", "bos", "uint32", "eod")
     assert make_options(get_format("olmo"), {}, record) == make_options(get_format("olmo"), {}, None)
-    filled: Any = with_marker(with_vocabulary(make_options(format, {}, None), 7), 3)
-    assert (filled.vocab_size, filled.marker) == (7, 3)
-    assert with_marker(with_vocabulary(filled, 9), 4) == filled  # what is set stays
+    name = str(store.path / "tokenizer" / "tokenizer.json")
+    for given, wanted in (({}, (1000, 0)), ({"vocab_size": "7", "marker": "3"}, (7, 3))):  # what is set stays
+        filled = open_dataset(out, "forager", name, None, None, given, Findings()).options
+        assert (filled.vocab_size, filled.marker) == wanted
     (out / "packline.json").rename(tmp_path / "packline.json")
     with pytest.raises(InputError, match="cannot find"):
         find_format(tmp_path / "absent", "forager")

@@ -59,12 +59,6 @@ class Half(DocumentFormat):
 class Other(Lines):
     name = "another"
 
-class Untitled(Lines):
-    name, title = "untitled", None
-
-class Plain(Lines):
-    name, options = "plain", dict
-
 class Choosy(Lines):
     name = "choosy"
     def __init__(self, needed): ...
@@ -75,17 +69,14 @@ thing = 5
 REFUSED = {
     "megatron": (":Lines", "a format of this name is packline's own"),
     "twice": (":Other", "of bad-formats and worse-formats cannot be used: a format of this name can only be"),
-    "half": (":Half", "bad_formats:Half lacks open, plan, recognises, write"),
-    "other": (":Other", "has the name 'another': expected 'other', as its entry point"),
-    "untitled": (":Untitled", "lacks a title"),
-    "plain": (":Plain", "lacks options, a subclass of Options"),
-    "choosy": (":Choosy", "cannot be loaded: TypeError"),
-    "thing": (":thing", "is no subclass of DocumentFormat or RowFormat"),
-    "gone": (":Gone", "of bad-formats cannot be loaded: AttributeError"),
-    "nowhere": (
-        "_missing:Gone",
-        "cannot be loaded: ModuleNotFoundError: No module named 'bad_formats_missing'",
+    "half": (
+        ":Half",
+        "cannot be used: expected a subclass of DocumentFormat or RowFormat with the name 'half'",
     ),
+    "other": (":Other", "with the name 'other', a title and options, found bad_formats:Other"),
+    "choosy": (":Choosy", "cannot be loaded: TypeError"),
+    "thing": (":thing", "a title and options, found bad_formats:thing"),
+    "gone": (":Gone", "of bad-formats cannot be loaded: AttributeError"),
 }
 
 

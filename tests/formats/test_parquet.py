@@ -155,7 +155,7 @@ def test_every_flipped_byte_of_a_page_is_found(tmp_path: Path, compression: str)
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (table({"input_ids": [[5, 0], None]}), "row 1: expected a list in input_ids, found null"),
+        (table({"input_ids": [[5, 0], None]}), "row 1: expected a list of numbers in input_ids, found null"),
         (table({"text": ["a"]}), "column input_ids: expected lists of integers, found columns text"),
         (
             table({"input_ids": [[5, 0]]}, {"input_ids": pa.list_(pa.int64())}),

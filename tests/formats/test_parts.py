@@ -10,13 +10,10 @@ from tests.formats.stores import make_store, random_documents
 from tests.jobs.builds import Stop, stop_after
 
 from packline.errors import RecipeError
-from packline.formats import staging
 from packline.formats.export import run_export
 from packline.formats.format import convert_options, get_format
 from packline.formats.staging import PartReceipt, Staging
-from packline.formats.types import ExportPart
 from packline.storage import local
-from packline.store.files import FileEntry
 
 
 def test_none_unsets_an_option_unless_it_is_one_of_its_values() -> None:
@@ -28,26 +25,6 @@ def test_none_unsets_an_option_unless_it_is_one_of_its_values() -> None:
     assert options.max_files is None and options.dataset == "none"
     with pytest.raises(RecipeError, match="dtype is 'none': expected "):
         convert_options(get_format("forager"), {"dtype": "none"})
-
-
-@pytest.mark.parametrize(
-    ("shared", "beside", "quick"),
-    [
-        ({"linked": 50_000_000}, 0, True),
-        ({"reflinked": 50_000_000}, staging.QUICK, True),
-        ({"linked": 50_000_000}, staging.QUICK + 1, False),
-        ({"copied": 50_000_000}, 0, False),
-        ({}, 10, False),
-    ],
-)
-def test_only_links_with_little_beside_them_are_quick(
-    shared: dict[str, int], beside: int, quick: bool
-) -> None:
-    entries = [FileEntry(name, size, "0" * 32) for name, size in shared.items()]
-    entries.append(FileEntry("beside", beside, "0" * 32))
-    receipt = PartReceipt(ExportPart("one"), {}, tuple(entries), shared)
-    assert receipt.is_quick is quick
-    assert receipt.own_bytes == beside + shared.get("copied", 0)
 
 
 @pytest.mark.parametrize(("link", "receipts"), [("hard", 0), ("copy", 3)])

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.formats.damages import Damage, cut, remove, written
 from tests.formats.engines import files_of
 from tests.formats.peers import run_peer
 from tests.formats.row_steps import write_rows
@@ -21,12 +20,10 @@ from tests.formats.stores import CASES, Case, make_store
 from packline.errors import CorruptStore, RecipeError
 from packline.formats import pt
 from packline.formats.check import check_dataset
-from packline.formats.export import run_export
 from packline.formats.format import get_format
 from packline.formats.pt import read_tensor, tensor_file, tensor_file_bytes
 from packline.formats.row_view import RowView
 from packline.formats.types import ExportPlan
-from packline.packing.options import ExportChoice
 
 # The project's own data set: files in the order of their names, cut to what the model takes.
 PEER = """
@@ -211,55 +208,8 @@ def test_nothing_of_a_file_is_executed(tmp_path: Path) -> None:
     assert not harmed.exists() and not get_format("pt").recognises(tmp_path / "in")
 
 
-def tensor(folder: Path, number: int, values: list[int]) -> None:
-    name = f"chunk_{number:06d}"
-    with open(folder / f"{name}.pt", "wb") as file:
-        file.write(tensor_file(np.array(values), name))
-
-
 def problems(folder: Path) -> str:
     return "\n".join(map(str, check_dataset(folder, "pt").problems))
-
-
-def say(**changes: Any) -> Damage:
-    def damage(folder: Path) -> None:
-        (folder / "metadata.json").write_text(json.dumps(metadata(folder) | changes))
-
-    return damage
-
-
-DAMAGES: dict[str, tuple[Damage, str]] = {
-    "cut off": (
-        cut("chunk_000001.pt", -30),
-        "chunk_000001.pt: size in bytes, as of the first file: expected",
-    ),
-    "first cut off": (
-        written("chunk_000000.pt", b"PK\3\4"),
-        "chunk_000000.pt: File is not a zip file",
-    ),
-    "shorter": (lambda folder: tensor(folder, 1, [5] * 15), "as of the first file"),
-    "missing": (
-        remove("chunk_000001.pt"),
-        "chunk_000002.pt: number of the file: expected 1, found 2",
-    ),
-    "one too few": (say(num_chunks=3), "metadata.json: num_chunks: expected 51, found 3"),
-    "other length": (say(chunk_size=17), "metadata.json: chunk_size: expected 16, found 17"),
-    "no JSON": (
-        written("metadata.json", b"{"),
-        "metadata.json: not JSON",
-    ),
-}
-
-
-@pytest.mark.parametrize("name", DAMAGES)
-def test_damage_is_told_with_its_place(tmp_path: Path, name: str) -> None:
-    damage, words = DAMAGES[name]
-    store = CASES["plain"].make(tmp_path / "store")
-    run_export(store.path, to="pt", out=tmp_path / "out", choice=ExportChoice(seq_len=16), workers=0)
-    (tmp_path / "out" / "packline.json").unlink()  # which would tell it before the layout does
-    assert problems(tmp_path / "out") == ""
-    damage(tmp_path / "out")
-    assert words in problems(tmp_path / "out")
 
 
 def test_the_padding_token_that_its_script_adds_is_no_other_vocabulary(tmp_path: Path) -> None:
@@ -271,11 +221,3 @@ def test_the_padding_token_that_its_script_adds_is_no_other_vocabulary(tmp_path:
     (tmp_path / "out" / "metadata.json").write_text(json.dumps(said | {"pad_token_id": None}))
     (problem,) = check_dataset(tmp_path / "out", "pt", store.path / "tokenizer").problems
     assert "vocabulary of 1,001" in str(problem)
-
-
-def test_what_it_is_recognised_by(tmp_path: Path) -> None:
-    format = get_format("pt")
-    tensor(tmp_path, 0, [1, 2])
-    assert format.recognises(tmp_path) and format.recognises(tmp_path / "chunk_000000.pt")
-    (tmp_path / "chunk_000000.pt").write_bytes(b"")
-    assert not format.recognises(tmp_path)

@@ -11,19 +11,14 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.formats.damages import Damage, change, cut, remove
-from tests.formats.engines import files_of, refuse
+from tests.formats.engines import files_of
 from tests.formats.row_trips import import_of
 from tests.formats.steps import read_all, write_all
 from tests.formats.stores import CASES, Case, random_loss
 
 from packline.facade import Store
 from packline.formats import stacks
-from packline.formats.document_view import DocumentView
-from packline.formats.export import run_export
-from packline.formats.format import DOCUMENT_FORMATS, get_format
 from packline.formats.types import ExportPlan
-from packline.packing.options import ExportChoice
 
 SMALL = {name: case for name, case in CASES.items() if case.vocab_size <= 65_536}
 
@@ -146,23 +141,6 @@ def test_any_documents(
     assert found.documents == {"train": [[marker, *body][:limit] for body in bodies]}
 
 
-def test_a_selection_in_another_order(tmp_path: Path) -> None:
-    """Lengths, sums and sources are those of the selection."""
-    case = CASES["shards"]
-    store = case.make(tmp_path / "store")
-    choice = ExportChoice(shuffle_documents=3, min_tokens=5)
-    options = {"shard_size": 60, "max_seq_len": 20}
-    run_export(store.path, to="stacks", out=tmp_path / "out", choice=choice, options=options, workers=0)
-    view = DocumentView(store, edges="bos", shuffle_documents=3, min_tokens=5)
-    wanted = []
-    for block in view.stream("train").blocks(0, view.documents, np.uint16):
-        for begin, end in zip(block.offsets[:-1], block.offsets[1:], strict=True):
-            wanted += block.tokens[begin : min(end, begin + 20)].tolist()
-    assert load(tmp_path / "out", "train")[0] == wanted
-    config = json.loads((tmp_path / "out" / "config.json").read_text())
-    assert config["train_source_counts"] == {"made": view.documents}
-
-
 def test_files_of_the_script_itself(tmp_path: Path) -> None:
     """As `sft_dataset.py` writes them, conversations going on in the next shard."""
     tokens = [1, 10, 11, 20, 1, 12, 21, 22, 1, 13]
@@ -186,40 +164,3 @@ def test_files_of_the_script_itself(tmp_path: Path) -> None:
     loss = np.concatenate([shard.loss for shard in store.shards if shard.loss is not None])
     assert loss.tolist() == [0, 0, 0, 1, 1, 0, 0, 1, 1, 1, 0, 0, 0]
     assert store.verify().ok
-
-
-# ---------------------------------------------------------------------------------------------- damage
-
-
-FIRST, MASK = "sft_train_000000.bin", "sft_train_000000_mask.bin"
-
-
-DAMAGED: list[tuple[Damage, str]] = [
-    (change(FIRST, 0, b"\5\0\0\0"),
-     f"{FIRST}: magic number and version: expected (20240520, 1), found (5, 1"),
-    (change(MASK, 4, b"\7"), f"{MASK}: magic number and version"),
-    (change(FIRST, 8, b"1"), f"{FIRST}: size in bytes: expected 1,122, found 1,124"),
-    (cut(FIRST, 1100), f"{FIRST}: size in bytes: expected 1,124, found 1,100"),
-    (cut(MASK, 1000), f"{MASK}: bytes, header included: expected 1,024 or more, found 1,000"),
-    (remove(MASK), f"{FIRST}: its mask: expected {MASK}, found nothing"),
-    (change(MASK, 1024 + 6, b"\2"), "loss of token 3: expected 0 or 1, found 2"),
-    (cut("config.json", 1), "config.json: not JSON"),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("damage", "words"), DAMAGED, ids=range(len(DAMAGED)))
-def test_damage_is_told_with_its_place(tmp_path: Path, damage: Damage, words: str) -> None:
-    store = CASES["bos_loss"].make(tmp_path / "store")
-    write(store, tmp_path / "out", shard_size=50)
-    damage(tmp_path / "out")
-    refuse(tmp_path / "out", "stacks", store, tmp_path / "no", words)
-
-
-def test_what_it_is_recognised_by(tmp_path: Path) -> None:
-    assert "stacks" in DOCUMENT_FORMATS
-    write(CASES["plain"].make(tmp_path / "store"), tmp_path / "out", shard_size=10_000)
-    assert get_format("stacks").recognises(tmp_path / "out")
-    assert not get_format("llmc").recognises(tmp_path / "out")
-    (tmp_path / "out" / MASK).unlink()
-    assert not get_format("stacks").recognises(tmp_path / "out")
-    assert get_format("llmc").recognises(tmp_path / "out")

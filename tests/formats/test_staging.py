@@ -16,10 +16,11 @@ from tests.jobs.builds import Stop, digests, stop_after
 import packline
 from packline.errors import PacklineError, ResumeMismatch, StoreError, StoreNotFound
 from packline.facade import Store
+from packline.fingerprint import seal
 from packline.formats.check import check_dataset
 from packline.formats.copying import copy
 from packline.formats.export import run_export
-from packline.formats.export_record import ExportIdentity, ExportRecord, read_record, record_bytes
+from packline.formats.export_record import ExportIdentity, ExportRecord, read_record
 from packline.formats.opening import find_format
 from packline.formats.staging import PartReceipt, Staging
 from packline.formats.types import ExportPart
@@ -136,9 +137,9 @@ def test_only_a_folder_whose_files_are_all_listed_once_is_published(
         (staging.tmp / "a").write_bytes(b"x")
         staging.put(["a"])
         with pytest.raises(PacklineError, match="every file to be listed once"):
-            staging.publish({"packline.json": record_bytes(record_of(*names))}, names)
+            staging.publish({"packline.json": seal(record_of(*names))}, names)
         assert not (out / "packline.json").exists()
-        staging.publish({"packline.json": record_bytes(record_of("a"))}, ["a", "packline.json"])
+        staging.publish({"packline.json": seal(record_of("a"))}, ["a", "packline.json"])
         assert staging.clean() == ""
     record = read_record(out)
     assert record is not None and record.identity == IDENTITY

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from packline.errors import CorruptStore
 from packline.formats.format import DatasetReader
 from packline.formats.layouts import token_files
-from packline.formats.layouts.token_files import IndexedReader, LossFile, ScannedReader, TokenFile
+from packline.formats.layouts.token_files import IndexedReader, Numbers, ScannedReader, TokenFile
 from packline.formats.types import DatasetFile, Edges
 from packline.store.report import Findings
 
@@ -91,7 +91,7 @@ def test_any_units_blocks_and_files_give_the_documents_of_the_stream(
             number,
             np.dtype(dtype),
             header=header,
-            loss=LossFile(number + len(files), masks[number].path, np.dtype("<u4"), 3),
+            loss=Numbers(number + len(files), masks[number].path, np.dtype("<u4"), 3),
         )
         for number in range(len(files))
     ]
@@ -167,21 +167,13 @@ def test_an_index_tells_the_documents_whatever_the_units_and_blocks(
     ]
 
 
-def test_splits_are_streams_of_their_own(tmp_path: Path) -> None:
-    files = [write(tmp_path / name, [1, 2], "<u2") for name in ("a", "b")]
-    sources = [TokenFile(files, n, np.dtype("<u2"), split=split) for n, split in ((0, "train"), (1, "val"))]
-    reader = ScannedReader(files, sources, marker=MARKER, edges="eod", findings=Findings())
-    assert read_all(reader) == [(0, 0, [1, 2], False), (1, 0, [1, 2], False)]
-    assert [unit.split for unit in reader.units] == ["train", "val"]
-
-
 def test_mixed_dtypes_and_a_missing_mask_are_found(tmp_path: Path) -> None:
     files = [
         write(tmp_path / "a", [1], "<u2"),
         write(tmp_path / "b", [1], "<u4"),
         write(tmp_path / "m", [1], "u1"),
     ]
-    loss = LossFile(2, files[2].path, np.dtype("u1"))
+    loss = Numbers(2, files[2].path, np.dtype("u1"))
     sources = [TokenFile(files, 0, np.dtype("<u2"), loss=loss), TokenFile(files, 1, np.dtype("<u4"))]
     findings = Findings()
     ScannedReader(files, sources, marker=MARKER, edges="eod", findings=findings)
@@ -191,22 +183,9 @@ def test_mixed_dtypes_and_a_missing_mask_are_found(tmp_path: Path) -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("ends", "words"), [([2, 1, 3], "at least 2, found 1"), ([1, 2], "expected 3, found 2")]
-)
-def test_ends_that_make_no_sense_are_found_and_their_file_is_left_out(
-    tmp_path: Path, ends: list[int], words: str
-) -> None:
-    files = [write(tmp_path / "a", [1, 2, 3], "<u2")]
-    findings = Findings()
-    source = TokenFile(files, 0, np.dtype("<u2"))
-    reader = IndexedReader(files, [(source, np.array(ends))], edges="eod", findings=findings)
-    assert reader.units == [] and words in str(findings.problems[0])
-
-
 def test_a_file_that_shrinks_and_a_mask_that_is_none_are_errors_with_the_place(tmp_path: Path) -> None:
     files = [write(tmp_path / "a", [1, 2, 3], "<u2"), write(tmp_path / "m", [0, 1, 7], "u1")]
-    source = TokenFile(files, 0, np.dtype("<u2"), loss=LossFile(1, files[1].path, np.dtype("u1")))
+    source = TokenFile(files, 0, np.dtype("<u2"), loss=Numbers(1, files[1].path, np.dtype("u1")))
     with pytest.raises(CorruptStore, match=r"m: loss of token 2: expected 0 or 1, found 7"):
         source.read(1, 3)
     (tmp_path / "a").write_bytes(b"\1\0\2")
@@ -228,12 +207,3 @@ def test_a_stream_without_the_marker_is_refused_before_memory_ends(
     )
     with pytest.raises(CorruptStore, match="no token 9 within 60 tokens from token 0"):
         read_all(reader)
-
-
-def test_without_a_marker_ids_can_be_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(token_files, "BLOCK_TOKENS", 2)
-    files = [write(tmp_path / "a", [1, 2, 3], "<u2")]
-    reader = ScannedReader(
-        files, [TokenFile(files, 0, np.dtype("<u2"))], marker=None, edges="eod", findings=Findings()
-    )
-    assert read_all(reader) == [(0, 0, [1, 2], False), (0, 4, [3], False)]

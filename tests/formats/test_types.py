@@ -1,8 +1,6 @@
-"""Values of formats: the dtype for a vocabulary holds every id of it, and files keep their places."""
+"""Values of formats: the dtype for a vocabulary holds every id of it."""
 
 from __future__ import annotations
-
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from packline.errors import RecipeError
-from packline.formats.types import DatasetFile, fitting_dtype
+from packline.formats.types import fitting_dtype
 
 LIMITS = {"uint16": 2**16, "int32": 2**31, "int64": 2**63}
 
@@ -31,13 +29,3 @@ def test_the_dtype_holds_every_id_and_no_narrower_one_does(vocab_size: int) -> N
         else:
             with pytest.raises(RecipeError, match=f"do not fit into {name}"):
                 fitting_dtype("x", vocab_size, LIMITS, name)
-
-
-def test_a_file_is_described_by_its_path_below_the_folder(tmp_path: Path) -> None:
-    (tmp_path / "val").mkdir()
-    (tmp_path / "val" / "a.bin").write_bytes(b"123")
-    found = DatasetFile.of(tmp_path / "val" / "a.bin", tmp_path)
-    assert (found.name, found.bytes) == ("val/a.bin", 3) and Path(found.path).read_bytes() == b"123"
-    assert DatasetFile.of(tmp_path / "val" / "b.bin", tmp_path).bytes == 0
-    with pytest.raises(ValueError, match="subpath"):
-        DatasetFile.of(tmp_path / "a.bin", tmp_path / "val")

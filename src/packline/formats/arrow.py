@@ -8,22 +8,14 @@
                                 or `loss_mask`, list<int8>; not shifted, since trainers do that themselves
     source, file, position, id                                              on request
 
-Files are Arrow streams (`saved`) of record batches with at most 1,000 documents and 1M tokens, as written by
-the library: its 32-bit lists hold less than 2**31 values per batch. A longer document gets its own batch;
-beyond that limit it needs large lists, which are an option.
-
 Reads data sets made by `save_to_disk`, with any other columns, and single streams. Splits are found by name:
 train, and all names like validation or test, which are `val`. Boundary tokens are determined by `edges`;
 padding is determined by the attention mask.
-
-Cost: for writing, a copy of the columns, which are made around the store's arrays; the same for reading.
-Needs pyarrow only.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from packline.formats.document_view import DocumentView
 from packline.formats.export_record import ExportRecord, Target
@@ -46,7 +38,7 @@ from packline.formats.layouts.hf_disk import (
     write_folder,
     write_stream,
 )
-from packline.formats.types import ExportPart, ExportPlan, WrittenPart
+from packline.formats.types import ExportPart, ExportPlan, Facts, WrittenPart
 from packline.store.report import Findings
 
 BATCH_DOCUMENTS = 1000
@@ -59,8 +51,6 @@ class ArrowOptions(ColumnOptions, frozen=True):
 
 
 class Arrow(DocumentFormat):
-    """Data sets that `load_from_disk` reads."""
-
     name = "arrow"
     title = "datasets: a folder for load_from_disk, one document per row in input_ids"
     options = ArrowOptions
@@ -82,9 +72,7 @@ class Arrow(DocumentFormat):
     def plan(self, view: DocumentView, options: ArrowOptions) -> ExportPlan:
         return plan_columns(view, options, self.name, folder_of(view, "{split}") + FILE)
 
-    def write(
-        self, view: DocumentView, part: ExportPart, target: Target, options: ArrowOptions
-    ) -> dict[str, Any]:
+    def write(self, view: DocumentView, part: ExportPart, target: Target, options: ArrowOptions) -> Facts:
         batches = record_batches(
             view, part, options, target, most_documents=BATCH_DOCUMENTS, most_tokens=BATCH_TOKENS
         )
@@ -96,17 +84,14 @@ class Arrow(DocumentFormat):
     ) -> None:
         schema = make_schema(column_types(view, options))
         for split in view.splits:
-            folder = folder_of(view, SPLITS[split])
             ours = [one for one in written if one.part.split == split]
-            names = [Path(one.part.name).name for one in ours]
-            checksums = [one.facts["checksum"] for one in ours]
-            write_folder(target, folder, schema, names, checksums, SPLITS[split])
+            write_folder(target, folder_of(view, SPLITS[split]), schema, ours, SPLITS[split])
         if len(view.splits) > 1:
             write_dict(target, [SPLITS[split] for split in view.splits])
 
     def recognises(self, path: Path) -> bool:
         features = features_of_saved(path)
-        return features is not None and SEQ_LENGTHS not in features
+        return bool(features) and SEQ_LENGTHS not in features
 
     def open(self, path: Path, options: ArrowOptions, findings: Findings) -> DatasetReader:
         saved = SavedFiles(path, findings)

@@ -10,38 +10,43 @@ The last column is the target of a row's last token, or padding if it has none. 
 tokens: inputs are all but the last, targets all but the first, where the loss byte is 1. Positions of a row
 not covered by spans are padding. `BakedRows` returns the same arrays as the loader's batches.
 
-The layout is packline's own; its token files can be read by any reader of Megatron's. Files are mapped. When
-a row of a file is first requested, the file is checked against its checksum in `packline.json` (10 GB/s from
-the page cache); its spans are then read as well, and cached for the last `KEPT` files. Cost: reading is one
-copy per row without a search; on disk, a row is stored as often as it is sampled.
+Files are mapped. When a row of a file is first requested, the file is checked against its checksum in
+`packline.json` (10 GB/s from the page cache); its spans are then read as well, and cached for the last `KEPT`
+files.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TypeAlias
 
 import msgspec
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from packline.errors import CorruptStore, InputError, RecipeError
-from packline.formats.export_record import RECORD, ExportRecord, read_record
+from packline.formats.export_record import RECORD, ExportRecord, Target, read_record
 from packline.formats.format import Options, RowFormat
-from packline.formats.types import DatasetFile, ExportPart, ExportPlan, RowFiles, WrittenPart, row_parts
+from packline.formats.row_view import RowView
+from packline.formats.types import (
+    DatasetFile,
+    ExportPart,
+    ExportPlan,
+    Facts,
+    RowFiles,
+    WrittenPart,
+    row_parts,
+)
 from packline.packing.batch import ALL_FIELDS, FIELDS
 from packline.packing.layout import IGNORED, Layout
 from packline.ragged import offsets_of
-from packline.store.files import StoreFiles, check_bytes, map_array, reading, stat_file
+from packline.store.files import FileEntry, StoreFiles, check_bytes, map_array, reading, stat_file
 from packline.store.report import Findings
 from packline.store.shard import Index, index_size, write_index
-
-if TYPE_CHECKING:
-    from packline.formats.export_record import Target
-    from packline.formats.row_view import RowView
-    from packline.store.files import FileEntry
 
 __all__ = ["FORMAT", "Baked", "BakedOptions", "BakedRows"]
 
@@ -52,15 +57,11 @@ SPANS_A_GROUP = 1 << 16
 
 
 class BakedOptions(Options, frozen=True):
-    """Options of baked rows."""
-
     file_rows: int = 0
     """Rows per file; 0: about 256 MB of tokens."""
 
 
 class Baked(RowFormat):
-    """Rows in training order as native shards."""
-
     name = "baked"
     title = "packline's own: rows-000000.bin/.idx/.loss in training order, rows of seq_len + 1 tokens"
     options = BakedOptions
@@ -82,7 +83,7 @@ class Baked(RowFormat):
         size = view.rows * width * (itemsize + 1) + sum(index_size(part.stop - part.start) for part in parts)
         return ExportPlan(parts, size)
 
-    def write(self, view: RowView, part: ExportPart, target: Target, options: BakedOptions) -> dict[str, Any]:
+    def write(self, view: RowView, part: ExportPart, target: Target, options: BakedOptions) -> Facts:
         width, count = view.seq_len + 1, part.stop - part.start
         block = max(BLOCK_TOKENS // width, 1)
         with target.create(f"{part.name}.bin") as tokens, target.create(f"{part.name}.loss") as losses:
@@ -138,26 +139,22 @@ class Baked(RowFormat):
 
 def _write_spans(view: RowView, part: ExportPart, target: Target, block: int) -> None:
     """Write the spans of a part's rows, in row groups of a fixed size: no byte depends on the block."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     schema = pa.schema([pa.field(name, pa.int64(), nullable=False) for name in SPAN_COLUMNS])
     waiting = np.empty((len(SPAN_COLUMNS), 0), np.int64)
-    with target.create(f"{part.name}.rows.parquet") as file:
-        with pa.PythonFile(file, "w") as sink, pq.ParquetWriter(sink, schema, compression="zstd") as writer:
-
-            def write(columns: np.ndarray) -> None:
-                writer.write_table(pa.Table.from_arrays([pa.array(one) for one in columns], schema=schema))
-
-            for start in range(part.start, part.stop, block):
-                spans = view.spans(start, min(start + block, part.stop))
-                found = [spans.rows, spans.stores, spans.documents, spans.starts, spans.lengths]
-                waiting = np.concatenate([waiting, np.stack(found)], axis=1)
-                while waiting.shape[1] >= SPANS_A_GROUP:
-                    write(waiting[:, :SPANS_A_GROUP])
-                    waiting = waiting[:, SPANS_A_GROUP:]
-            if waiting.shape[1]:
-                write(waiting)
+    with (
+        target.create(f"{part.name}.rows.parquet") as file,
+        pa.PythonFile(file, "w") as sink,
+        pq.ParquetWriter(sink, schema, compression="zstd") as writer,
+    ):
+        for start in range(part.start, part.stop, block):
+            stop = min(start + block, part.stop)
+            spans = view.spans(start, stop)
+            found = [spans.rows, spans.stores, spans.documents, spans.starts, spans.lengths]
+            waiting = np.concatenate([waiting, np.stack(found)], axis=1)
+            while waiting.shape[1] >= (SPANS_A_GROUP if stop < part.stop else 1):
+                columns = [pa.array(one) for one in waiting[:, :SPANS_A_GROUP]]
+                writer.write_table(pa.Table.from_arrays(columns, schema=schema))
+                waiting = waiting[:, SPANS_A_GROUP:]
 
 
 FORMAT = Baked()
@@ -171,16 +168,11 @@ KEPT = 8
 
 
 class BakedFile(msgspec.Struct, frozen=True):
-    """Files with a common name."""
-
     name: str
-    """Name without the suffix."""
     rows: int
 
 
 class BakedFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """The content of baked.json."""
-
     version: int = BAKED_VERSION
     rows: int
     seq_len: int
@@ -191,23 +183,15 @@ class BakedFacts(msgspec.Struct, frozen=True, kw_only=True):
     bos_id: int | None
     vocab_size: int
     has_loss: bool
-    """True if a store had a loss mask."""
     stores: tuple[str, ...]
     """Checksums of the store manifests, in the order of store numbers in spans."""
     files: tuple[BakedFile, ...]
 
 
-Entries: TypeAlias = "dict[str, FileEntry]"
-"""Files of baked rows by name, as listed in packline.json."""
+Entries: TypeAlias = dict[str, FileEntry]
 
 
 def read_entries(folder: Path) -> Entries:
-    """The files of baked rows with their sizes and checksums.
-
-    Raises:
-        InputError: there are no baked rows.
-        CorruptStore: packline.json is missing or damaged, or describes other files.
-    """
     record, prefix = read_record(folder), ""
     if record is None and (folder / BAKED).exists():  # one of several splits: the record is above
         record, prefix = read_record(folder.absolute().parent), f"{folder.absolute().name}/"
@@ -234,11 +218,6 @@ def read_entries(folder: Path) -> Entries:
 
 
 def read_facts(folder: Path, entries: Entries) -> BakedFacts:
-    """The content of baked.json.
-
-    Raises:
-        CorruptStore: it is missing or damaged, of a newer version, or names files that packline.json lacks.
-    """
     path, hint = folder / BAKED, "export the rows again"
     data = StoreFiles(folder).read(entries[BAKED])
     try:
@@ -256,45 +235,23 @@ def read_facts(folder: Path, entries: Entries) -> BakedFacts:
     return facts
 
 
-@dataclass(frozen=True, slots=True)
-class Mapped:
-    """Arrays of one file."""
-
-    tokens: np.ndarray
-    """`[n, L+1]` in the store's dtype."""
-    loss: np.ndarray
-    """uint8 `[n, L+1]`."""
-
-
-def map_rows(folder: Path, facts: BakedFacts, file: BakedFile) -> Mapped:
-    """Map the tokens and the loss bytes of a file.
-
-    Raises:
-        CorruptStore: a file is missing, or its size differs from the one in baked.json.
-    """
+def map_rows(folder: Path, facts: BakedFacts, file: BakedFile) -> tuple[np.ndarray, np.ndarray]:
+    """Tokens in the store's dtype and loss bytes, uint8, of a file: `[n, L+1]`."""
     for ending in (".bin", ".loss"):
         stat_file(folder / f"{file.name}{ending}", folder)
     dtype = np.dtype(facts.dtype).newbyteorder("<")
     shape, holds = (file.rows, facts.seq_len + 1), f"{file.rows:,} rows"
-    return Mapped(
-        *(
-            map_array(folder / f"{file.name}{ending}", kind, shape, holds=holds, of="other rows")
-            for ending, kind in ((".bin", dtype), (".loss", np.dtype(np.uint8)))
-        )
+    tokens, loss = (
+        map_array(folder / f"{file.name}{ending}", kind, shape, holds=holds, of="other rows")
+        for ending, kind in ((".bin", dtype), (".loss", np.dtype(np.uint8)))
     )
+    return tokens, loss
 
 
 def read_spans(
     folder: Path, facts: BakedFacts, file: BakedFile, first_row: int, entries: Entries
 ) -> dict[str, np.ndarray]:
-    """Spans of a file's rows: int64 `[S]` by column, `row` counted within the file.
-
-    Raises:
-        CorruptStore: they are missing or damaged, or do not fill rows correctly.
-    """
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
+    """Spans of a file's rows: int64 `[S]` by column, `row` counted within the file."""
     name = f"{file.name}.rows.parquet"
     path, data = folder / name, StoreFiles(folder).read(entries[name])
     with reading(path):
@@ -364,31 +321,27 @@ class BakedRows:
                 self._check(number)
             places = np.flatnonzero(of_file == number)
             inner = rows[places] - self._firsts[number]
-            tokens[places], loss[places] = self._files[number].tokens[inner], self._files[number].loss[inner]
+            tokens[places], loss[places] = (values[inner] for values in self._files[number])
             if spans_wanted:
                 offsets, sizes = self._spans_of(number)
                 for place, row in zip(places.tolist(), inner.tolist(), strict=True):
                     lengths[place] = sizes[offsets[row] : offsets[row + 1]]
-        found = self._arrays(tokens, loss)
+        trained = loss[:, 1:] != 0
+        found = {
+            "tokens": np.ascontiguousarray(tokens[:, :-1]),
+            "targets": np.where(trained, tokens[:, 1:], np.int32(IGNORED)),
+            "loss_mask": trained.view(np.uint8),
+        }
         if spans_wanted:
             found |= _by_spans(lengths, self.seq_len)
         return {name: found[name] for name in fields}
 
     def _check(self, number: int) -> None:
-        """Check tokens and loss bytes of a file against their checksums."""
-        name, mapped = self.facts.files[number].name, self._files[number]
-        for ending, array in ((".bin", mapped.tokens), (".loss", mapped.loss)):
+        name = self.facts.files[number].name
+        for ending, array in zip((".bin", ".loss"), self._files[number], strict=True):
             entry = self._entries[f"{name}{ending}"]
             check_bytes(self.path / entry.name, entry, array.reshape(-1).view(np.uint8).data)
         self._unchecked.discard(number)
-
-    def _arrays(self, tokens: np.ndarray, loss: np.ndarray) -> dict[str, np.ndarray]:
-        trained = loss[:, 1:] != 0
-        return {
-            "tokens": np.ascontiguousarray(tokens[:, :-1]),
-            "targets": np.where(trained, tokens[:, 1:], np.int32(IGNORED)),
-            "loss_mask": trained.view(np.uint8),
-        }
 
     def _spans_of(self, number: int) -> tuple[np.ndarray, np.ndarray]:
         """First span of each row of a file, and the length of each span."""
@@ -415,24 +368,20 @@ def _by_spans(lengths: list[np.ndarray], seq_len: int) -> dict[str, np.ndarray]:
 
 
 def check_files(folder: Path, facts: BakedFacts, entries: Entries, findings: Findings) -> None:
-    """Note all problems of the files of baked rows."""
-
     findings.compare(BAKED, "rows of all files", facts.rows, sum(file.rows for file in facts.files))
     first = 0
     for file in facts.files:
-
-        def check_index(file: BakedFile = file) -> None:
-            index = Index(folder / f"{file.name}.idx")
-            same = len(index) == file.rows and bool((index.lengths == facts.seq_len + 1).all())
-            findings.compare(f"{file.name}.idx", "a sequence of L + 1 tokens for each row", True, same)
-
-        for check in (
-            lambda file=file: map_rows(folder, facts, file),
-            lambda file=file, first=first: read_spans(folder, facts, file, first, entries),
-            check_index,
-        ):
+        for check in (map_rows, partial(read_spans, first_row=first, entries=entries), _check_index):
             try:
-                check()
+                check(folder, facts, file)
             except CorruptStore as error:
                 findings.add(file.name, error.message)
         first += file.rows
+
+
+def _check_index(folder: Path, facts: BakedFacts, file: BakedFile) -> None:
+    index = Index(folder / f"{file.name}.idx")
+    if len(index) != file.rows or not bool((index.lengths == facts.seq_len + 1).all()):
+        raise CorruptStore(
+            f"{file.name}.idx: expected {file.rows:,} sequences of {facts.seq_len + 1:,} tokens"
+        )

@@ -6,17 +6,10 @@
     both       BOS a b EOD                (needs BOS)              as it is
     none       a b                        without EOD              without both
 
-No token is doubled, no document is cut or joined. Moving the end to the front shifts the whole stream of
-documents by one: `EOD` first, then all but the last stored token; it costs no more than a copy. Each token
-keeps its byte of the loss mask. The token between two documents is therefore the end of the earlier one, in
-the position of a beginning of the later one; the very first, which ends no document, is not trained on.
-
-Reading is the reverse. Of boundary tokens that were not in the file, a beginning is not trained on, and an
-end is if the token before it is. Every document must have the expected boundary tokens, except where the data
-begins or ends (`truncated`).
-
-Cost of reading: without a change, one comparison per document; for a moved end, one copy; otherwise two
-masked copies.
+Moving the end to the front shifts the whole stream by one token: `EOD`, then all but the last stored token.
+Each token keeps its byte of the loss mask; the very first, which ends no document, is not trained on. On
+reading, a beginning that was not in the file is not trained on, and an end is if the token before it is.
+Every document must have its boundary tokens, except where the data begins or ends (`truncated`).
 """
 
 from __future__ import annotations
@@ -56,9 +49,6 @@ class BoundaryPolicy:
     Args:
         edges: boundary tokens in the files.
         bos_id: begin-of-document token of the store, if it has one.
-
-    Raises:
-        RecipeError: unknown edges; or both boundary tokens, where only one is known.
 
     >>> block = DocumentBlock(np.array([9, 5, 9], np.uint16), np.array([0, 2, 3], np.int64))
     >>> policy = BoundaryPolicy("bos", eod_id=9, bos_id=None, vocab_size=10)

@@ -1,24 +1,16 @@
 """Check of a data set alone: sizes, indexes, ids, boundaries; all problems with their positions.
 
-    packline.json   its own checksum; paths, sizes and checksums of all files; no other files   `export_files`
+    packline.json   its own checksum; paths, sizes and checksums of all files; no other files  `export_record`
     headers         sizes, magic numbers, indexes                                               `format.open`
     tokens          ids below the vocabulary, boundary tokens around every document; not of rows
 
 If there is a packline.json, headers and tokens are only checked if all checksums are right, so no parser is
-given a damaged file.
-
-The vocabulary and the boundary tokens are those of the given tokenizer, or else those that the data set
-declares (`packline.json`, metadata). Checks that were skipped for lack of either are listed in the notes.
-
-Cost: one pass over the tokens, about 1 GB/s, and a second one if there are checksums; memory is one block.
-Does not compare with a store (import it, and export it again), or repair anything.
+given a damaged file. Cost: one pass over the tokens, about 1 GB/s, and a second one if there are checksums.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -32,16 +24,16 @@ from packline.formats.boundaries import BoundaryPolicy
 from packline.formats.export_record import RECORD, ExportRecord, check_export
 from packline.formats.format import DatasetReader, DocumentFormat, Format, RowFormat, convert_options
 from packline.formats.opening import (
+    Boundaries,
     check_metadata,
     declared_boundary,
     find_format,
     find_record,
     make_options,
     open_dataset,
+    open_marked,
     read_document_blocks,
-    read_headers,
     readable,
-    with_marker,
 )
 from packline.formats.row_view import UNTRAINED
 from packline.formats.types import ReadTask
@@ -54,8 +46,6 @@ ANY_VOCABULARY = 2**31
 
 
 class DatasetReport(Report, eq=False):
-    """Report on a data set in another format."""
-
     format: str = ""
     notes: list[str] = msgspec.field(default_factory=list)
     """Skipped checks, and oddities that are not errors."""
@@ -71,25 +61,7 @@ def check_dataset(
     bos: str | int | None = None,
     on_progress: OnProgress | None = None,
 ) -> DatasetReport:
-    """Check a data set.
-
-    Args:
-        path: a file or folder.
-        format: a name from `packline.formats.format`; by default recognised, if unambiguous.
-        tokenizer: the tokenizer that made the ids; by default the vocabulary that the data set declares.
-        options: options of the format, by name.
-        eod: end of document; a string needs the tokenizer.
-        bos: begin of document; a string needs the tokenizer.
-        on_progress: called with the bytes read so far and the total bytes.
-
-    Raises:
-        InputError: a missing data set, one in another format, or a URI.
-        RecipeError: invalid options.
-
-    >>> check_dataset("nowhere", "nanogpt")
-    Traceback (most recent call last):
-    packline.errors.InputError: cannot find nowhere
-    """
+    """Check a data set."""
     started = time.perf_counter()
     if is_remote(path):
         shown, name = without_secrets(str(path)), format or "FORMAT"
@@ -122,35 +94,26 @@ def check_dataset(
             return _report(findings, chosen, notes, started)
         if tokenizer is not None:
             opened = open_dataset(path, chosen.name, str(tokenizer), eod, bos, options or {}, findings)
-            plan = _Plan(opened.reader, opened.policy, opened.notes)
+            reader, policy, more = opened.reader, opened.policy, opened.notes
         else:
-            plan = _without_tokenizer(chosen, path, record, options or {}, eod, bos, findings)
+            given = (eod, bos)
+            reader, policy, more = _without_tokenizer(chosen, path, record, options or {}, given, findings)
     except (TokenizerError, CorruptStore) as error:
         findings.add(path.name, str(error))
         return _report(findings, chosen, notes, started)
-    plan.notes[:0] = notes
+    notes += more
     if chosen.holds_text:
-        plan.notes.append("text is not tokenized: checksums and headers were checked")
-    sizes = sum(file.bytes for file in plan.reader.files)
-    findings.expect(findings.bytes + sizes, on_progress)
+        notes.append("text is not tokenized: checksums and headers were checked")
+    findings.expect(findings.bytes + sum(file.bytes for file in reader.files), on_progress)
     if record is None:
-        findings.files += len(plan.reader.files)
-    for unit in plan.reader.units:
-        _check_unit(plan, unit, findings)
-    plan.notes += _warnings(chosen, plan.reader, record, path) if not findings.problems else ()
-    if plan.truncated:
-        plan.notes.append(f"documents that the data's beginning or end cuts off: {plan.truncated:,}")
-    return _report(findings, chosen, plan.notes, started)
-
-
-@dataclass(slots=True)
-class _Plan:
-    """Data set to check, and how to check it."""
-
-    reader: DatasetReader
-    policy: BoundaryPolicy
-    notes: list[str]
-    truncated: int = 0
+        findings.files += len(reader.files)
+    truncated = sum(_check_unit(reader, policy, unit, findings) for unit in reader.units)
+    if not findings.problems and (record is not None or path.is_dir()):  # why a trainer may stop
+        splits = (unit.split for unit in reader.units)
+        notes += chosen.missing(splits) if record is None else record.warnings
+    if truncated:
+        notes.append(f"documents that the data's beginning or end cuts off: {truncated:,}")
+    return _report(findings, chosen, notes, started)
 
 
 def _check_rows(
@@ -162,7 +125,6 @@ def _check_rows(
     options: dict[str, Any],
     findings: Findings,
 ) -> list[str]:
-    """Check headers of rows, and the tokenizer against their metadata; return notes."""
     assert isinstance(format, RowFormat)
     convert_options(format, options)  # refuses unknown ones; those of the export decide nothing here
     problems = len(findings.problems)
@@ -191,24 +153,21 @@ def _without_tokenizer(
     path: Path,
     record: ExportRecord | None,
     options: dict[str, Any],
-    eod: str | int | None,
-    bos: str | int | None,
+    given: Boundaries,
     findings: Findings,
-) -> _Plan:
-    """Plan based on the metadata of the data set."""
-    for role, requested in (("eod", eod), ("bos", bos)):
-        if isinstance(requested, str):
-            raise RecipeError(
-                f"{role} {requested!r} is a token's string: expected an id, as no tokenizer was named",
-                hint="name the tokenizer with --tokenizer, or the token by its id",
-            )
-    given = make_options(format, options, record)
-    reader = read_headers(format, path, given, Findings())
-    declared_eod, declared_bos = declared_boundary(record, reader.facts)
-    end, begin = (declared_eod if eod is None else eod), (declared_bos if bos is None else bos)
-    assert not isinstance(end, str) and not isinstance(begin, str)
-    known = with_marker(given, begin if reader.edges == "bos" and begin is not None else end)
-    reader = read_headers(format, path, known, findings)
+) -> tuple[DatasetReader, BoundaryPolicy, list[str]]:
+    def resolve(*tokens: str | int | None) -> tuple[int | None, int | None]:
+        for role, token in zip(("eod", "bos"), tokens, strict=True):
+            if isinstance(token, str):
+                raise RecipeError(
+                    f"{role} {token!r} is a token's string: expected an id, as no tokenizer was named",
+                    hint="name the tokenizer with --tokenizer, or the token by its id",
+                )
+        return tokens  # type: ignore[return-value]
+
+    made = make_options(format, options, record)
+    reader, _, found = open_marked(format, path, made, given, record, resolve, findings)
+    end, begin = resolve(*found)
     notes: list[str] = []
     size = record.tokenizer.vocab_size if record else reader.facts.get("vocab_size")
     if not isinstance(size, int):
@@ -216,26 +175,17 @@ def _without_tokenizer(
         size = ANY_VOCABULARY
     if end is None:
         notes.append("boundaries of documents were not checked: name the end with --tokenizer or --eod")
-        return _Plan(reader, BoundaryPolicy("none", 0, None, size), notes)
-    return _Plan(reader, BoundaryPolicy(reader.edges, end, begin, size), notes)
+        return reader, BoundaryPolicy("none", 0, None, size), notes
+    return reader, BoundaryPolicy(reader.edges, end, begin, size), notes
 
 
-def _warnings(
-    format: Format, reader: DatasetReader, record: ExportRecord | None, path: Path
-) -> Iterator[str]:
-    """Reasons why a trainer may stop: from the record of an export, or else based on the existing files."""
-    if record is not None:
-        yield from record.warnings
-    elif path.is_dir():
-        yield from format.missing(unit.split for unit in reader.units)
-
-
-def _check_unit(plan: _Plan, unit: ReadTask, findings: Findings) -> None:
-    name = plan.reader.files[unit.file].name
-    checks_ends = plan.policy.edges != "none" or plan.reader.edges == "none"
+def _check_unit(reader: DatasetReader, policy: BoundaryPolicy, unit: ReadTask, findings: Findings) -> int:
+    """Check the documents of a unit; return how many are cut off by the beginning or end of the data."""
+    name, truncated = reader.files[unit.file].name, 0
+    checks_ends = policy.edges != "none" or reader.edges == "none"
     try:
-        for block in read_document_blocks(plan.reader, unit):
-            for wrong in plan.policy.problems(block):
+        for block in read_document_blocks(reader, unit):
+            for wrong in policy.problems(block):
                 at = "" if block.positions is None else f" at {int(block.positions[wrong.document]):,}"
                 place = (
                     f"{wrong.what} ({wrong.count:,}), the first in the document{at}, token {wrong.token:,}"
@@ -244,11 +194,12 @@ def _check_unit(plan: _Plan, unit: ReadTask, findings: Findings) -> None:
             if block.truncated is None or checks_ends:
                 findings.documents += len(block)
             if block.truncated is not None and checks_ends:
-                plan.truncated += int(np.count_nonzero(block.truncated))
+                truncated += int(np.count_nonzero(block.truncated))
             findings.tokens += len(block.tokens)
             findings.read(block.tokens.nbytes)
     except PacklineError as error:
         findings.add(name, str(error))
+    return truncated
 
 
 def _report(findings: Findings, format: Format, notes: list[str], started: float) -> DatasetReport:

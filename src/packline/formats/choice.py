@@ -28,15 +28,7 @@ if TYPE_CHECKING:
 
 
 def make_choice(settings: dict[str, Any]) -> tuple[ExportChoice, dict[str, Any]]:
-    """A choice from settings by name, and the settings that are not part of it.
-
-    Raises:
-        RecipeError: a value of the wrong type.
-
-    >>> choice, rest = make_choice({"labels": "web", "min_tokens": 9, "eod": "<end>"})
-    >>> choice.labels, choice.min_tokens, rest
-    (('web',), 9, {'eod': '<end>'})
-    """
+    """A choice from settings by name, and the settings that are not part of it."""
     known = set(ExportChoice.__struct_fields__)
     given = {name: value for name, value in settings.items() if name in known and value is not None}
     for name in ("labels", "sources", "unique", "exclude"):
@@ -53,9 +45,6 @@ def with_order(choice: ExportChoice, *, shuffled: bool) -> ExportChoice:
     Args:
         shuffled: True for a format that a trainer reads in the order of its files: seed 0, unless in order.
 
-    Raises:
-        RecipeError: a seed for rows in packed order.
-
     >>> with_order(ExportChoice(), shuffled=True).seed, with_order(ExportChoice(), shuffled=False).seed
     (0, None)
     """
@@ -66,11 +55,7 @@ def with_order(choice: ExportChoice, *, shuffled: bool) -> ExportChoice:
 
 
 def order_in_words(source: str, choice: ExportChoice, *, rows: bool) -> str:
-    """Order of an export, and the options that change it.
-
-    >>> order_in_words("store", ExportChoice(seed=0), rows=True)
-    'rows shuffled with seed 0: change it with --seed or --in-order'
-    """
+    """Order of an export, and the options that change it."""
     if not rows:
         seed, what, option = choice.shuffle_documents, "documents", "--shuffle-documents"
     elif not source or is_toml(source):
@@ -88,11 +73,7 @@ def without_where(choice: ExportChoice) -> tuple[ExportChoice, str | None]:
 
 
 def with_weights(format: str, options: Mapping[str, Any] | None, recipe: str | Path) -> dict[str, Any]:
-    """Options of an export of a recipe's store: where the format takes weights, those of the recipe.
-
-    Raises:
-        RecipeError: see `load_shares`.
-    """
+    """Options of an export of a recipe's store: where the format takes weights, those of the recipe."""
     given = dict(options or {})
     if format.lower() == "megatron" and "weights" not in given:
         shares = [one.tokens if one.weight is None else one.weight for one in load_shares(recipe)]
@@ -103,16 +84,10 @@ def with_weights(format: str, options: Mapping[str, Any] | None, recipe: str | P
 
 
 def is_store(source: str | Path, format: str | None) -> bool:
-    """True if a folder should be read as a store: it is one, and no format is given."""
     return format is None and (is_remote(str(source)) or (Path(source) / MANIFEST).is_file())
 
 
 def document_view(source: str, edges: Edges, choice: ExportChoice) -> DocumentView:
-    """Documents of a store.
-
-    Raises:
-        RecipeError: settings that apply to rows only.
-    """
     from packline.formats.document_view import DocumentView
 
     if is_toml(source):
@@ -130,11 +105,7 @@ def document_view(source: str, edges: Edges, choice: ExportChoice) -> DocumentVi
 
 
 def row_view(source: str, choice: ExportChoice) -> RowSplits:
-    """Rows of a store, of all its splits unless one is chosen, or of a run.
-
-    Raises:
-        RecipeError: settings that apply to the other kind only, or a missing row length.
-    """
+    """Rows of a store, of all its splits unless one is chosen, or of a run."""
     from packline.formats.row_splits import RowSplits
     from packline.formats.row_view import RowView
 

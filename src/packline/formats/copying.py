@@ -1,8 +1,6 @@
 """A store, an export or any folder from one storage into another, with its record last.
 
-A store's `manifest.json` and an export's `packline.json` list every file with size and checksum: a copy that
-has one is whole. Other files of the folder are copied too, by checksums of their own. Files and folders whose
-names begin with a dot are left out: caches, and the work folders of unfinished jobs.
+Files and folders whose names begin with a dot are left out: caches, and the work folders of unfinished jobs.
 """
 
 from __future__ import annotations
@@ -140,7 +138,6 @@ def _is_hidden(name: str) -> bool:
 
 
 def _refuse_overlap(reading: Storage, writing: Storage) -> None:
-    """Refuse a target that is, contains or lies in the source."""
     one, other = (f"{resolved(storage.place)}/" for storage in (reading, writing))
     if one.startswith(other) or other.startswith(one):
         raise StoreError(
@@ -149,60 +146,37 @@ def _refuse_overlap(reading: Storage, writing: Storage) -> None:
 
 
 def _contents(reading: Storage) -> tuple[str, str, list[FileEntry]]:
-    """Kind of a folder, the name of its record, and the files that it lists.
+    """Kind of a folder, the name of its record, and the files that it lists."""
+    with tempfile.TemporaryDirectory(prefix="packline-") as temporary:
+        folder = reading.path if isinstance(reading, LocalFolder) else Path(temporary)
 
-    Raises:
-        CorruptStore: the record is damaged.
-        StoreNotFound: the build of the store has not finished.
-    """
-    if reading.facts(MANIFEST) is not None:
-        with _at_hand(reading, [MANIFEST]) as folder:
-            tables = [entry.name for entry in read_manifest_file(Path(folder)).tables]
-        with _at_hand(reading, [MANIFEST, *tables]) as folder:
-            return "store", MANIFEST, list(read_manifest(Path(folder)).files())
-    if reading.facts(BUILD_BEGUN) is not None:
-        raise StoreNotFound(
-            f"{reading.place} holds a build that has not finished", hint="finish it, then copy the store"
-        )
-    if reading.facts(RECORD) is not None:
-        with _at_hand(reading, [RECORD]) as folder:
-            record = read_record(Path(folder))
-        return "export", RECORD, list(record.files) if record else []
+        def bring(names: Iterable[str]) -> None:
+            for name in names if not isinstance(reading, LocalFolder) else ():
+                (folder / name).write_bytes(reading.read(name))
+
+        try:
+            if reading.facts(MANIFEST) is not None:
+                bring([MANIFEST])
+                bring(entry.name for entry in read_manifest_file(folder).tables)
+                return "store", MANIFEST, list(read_manifest(folder).files())
+            if reading.facts(BUILD_BEGUN) is not None:
+                raise StoreNotFound(
+                    f"{reading.place} holds a build that has not finished",
+                    hint="finish it, then copy the store",
+                )
+            if reading.facts(RECORD) is not None:
+                bring([RECORD])
+                record = read_record(folder)
+                return "export", RECORD, list(record.files) if record else []
+        except PacklineError as error:
+            error.message = error.message.replace(temporary, reading.place)
+            raise
     if reading.facts(EXPORT_BEGUN) is not None:
         raise unfinished_export(reading.place)
     return "folder", "", []
 
 
-class _at_hand:
-    """Folder on this machine with a few small files of a storage; errors name the storage's place."""
-
-    def __init__(self, storage: Storage, names: Iterable[str]) -> None:
-        self._storage, self._names = storage, names
-        self._folder: tempfile.TemporaryDirectory[str] | None = None
-
-    def __enter__(self) -> str:
-        if isinstance(self._storage, LocalFolder):
-            return str(self._storage.path)
-        self._folder = tempfile.TemporaryDirectory(prefix="packline-")
-        for name in self._names:
-            Path(self._folder.name, name).write_bytes(self._storage.read(name))
-        return self._folder.name
-
-    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
-        if self._folder is None:
-            return
-        name = self._folder.name
-        self._folder.cleanup()
-        if isinstance(error, PacklineError):
-            error.message = error.message.replace(name, self._storage.place)
-
-
 def _files(reading: Storage, found: list[FileFacts], listed: list[FileEntry], record: str) -> list[FileFacts]:
-    """Files to copy before the record, in order of name.
-
-    Raises:
-        CorruptStore: one that is listed is missing or has another size.
-    """
     sizes = {facts.name: facts.size for facts in found}
     for entry in listed:
         if sizes.get(entry.name) != entry.bytes:
@@ -223,11 +197,6 @@ def _files(reading: Storage, found: list[FileFacts], listed: list[FileEntry], re
 def _refuse_target(
     writing: Storage, there: dict[str, FileFacts], names: set[str], record: str, last: bytes
 ) -> None:
-    """Refuse a target with anything but a part of this copy.
-
-    Raises:
-        StoreError: it has another file, another record, or an unfinished build.
-    """
     if isinstance(writing, LocalFolder) and writing.path.exists() and not writing.path.is_dir():
         raise StoreError(f"{writing.place} is a file: expected a folder", hint="choose another target")
     if foreign := min(there.keys() - names, default=""):

@@ -11,10 +11,6 @@ most 100,000 files per split. Documents end with their end-of-document token. A 
 itself, several are in `train/` and `val/`: datatrove's folder data set searches subfolders as well, so pass
 it one of them.
 
-A file is a shard of the store if the tokens' bytes are the same, and is then shared (a non-negative int32 has
-the bytes of a uint32). A vocabulary from 65,500 to 65,536 is int32 in the store and uint16 here, so it is
-converted.
-
 Also reads shuffled and merged files, which differ only in name. Without an index, documents are found by
 their ends. The token width is the exported one; else it comes from the metadata, else from index and size,
 else from the vocabulary. Provenance is not kept. Based on `pipeline/tokens/tokenizer.py` and
@@ -25,40 +21,33 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, ClassVar, Literal
 
+import msgspec
 import numpy as np
 
 from packline.errors import RecipeError
+from packline.formats.document_view import DocumentView
+from packline.formats.export_record import ExportRecord, Target
 from packline.formats.format import DatasetReader, DocumentFormat, Options
 from packline.formats.layouts.document_files import (
     SHARD_TOKENS,
-    FileList,
     TokensAndEnds,
     ends_of,
-    find_below,
     folder_of,
     open_documents,
     plan_files,
-    shared_bytes,
-    span_of,
     write_files,
 )
-from packline.formats.types import Edges, ExportPart, ExportPlan, Files, Size, fitting_dtype
+from packline.formats.layouts.files import FileList, find_files
+from packline.formats.types import DatasetFile, Edges, ExportPart, ExportPlan, Facts, Files, Size, check_name
+from packline.store.report import Findings
 
-if TYPE_CHECKING:
-    from packline.formats.document_view import DocumentView
-    from packline.formats.export_record import ExportRecord, Target
-    from packline.store.report import Findings
-
-LIMITS = {"uint16": 65_536, "uint32": 2**32}
 DTYPES: dict[int, np.dtype] = {2: np.dtype("<u2"), 4: np.dtype("<u4")}
 MOST_FILES = 100_000
 
 
 class DatatroveOptions(Options, frozen=True):
-    """Options of datatrove's files."""
-
     files: Files = "many"
     """many: one file per shard of the store, sharing its bytes; single: one file per split."""
     dtype: Literal["auto", "uint16", "uint32"] = "auto"
@@ -82,11 +71,10 @@ class DatatroveOptions(Options, frozen=True):
 
 
 class Datatrove(DocumentFormat):
-    """datatrove's tokenized files."""
-
     name = "datatrove"
     title = "datatrove: NNNNN_unshuffled.ds with .index, .loss and .metadata"
     options = DatatroveOptions
+    limits: ClassVar = {"uint16": 65_536, "uint32": 2**32}
 
     def recognises(self, path: Path) -> bool:
         if path.is_file():
@@ -94,7 +82,7 @@ class Datatrove(DocumentFormat):
         return path.is_dir() and any(next(path.glob(pattern), None) for pattern in ("*.ds", "*/*.ds"))
 
     def trainer_lines(self, out: str, record: ExportRecord, options: DatatroveOptions) -> tuple[str, ...]:
-        size = fitting_dtype(self.name, record.tokenizer.vocab_size, LIMITS, options.dtype).itemsize
+        size = self.dtype_of(record.tokenizer.vocab_size, options).itemsize
         folder = record.train_folder(out)
         return (
             "from datatrove.utils.dataset import DatatroveFolderDataset",
@@ -104,90 +92,71 @@ class Datatrove(DocumentFormat):
         )
 
     def plan(self, view: DocumentView, options: DatatroveOptions) -> ExportPlan:
-        dtype = fitting_dtype(self.name, view.vocab_size, LIMITS, options.dtype)
-        if "/" in options.step or not options.step:
-            raise RecipeError(f"datatrove: expected a step that can be in a name, found {options.step!r}")
-        parts = plan_files(view, dtype, options.shard_tokens, options.files)
-        most = options.first_rank + max(part.number for part in parts)
+        check_name(self.name, "step", options.step)
+        plan = plan_files(self, view, options, bytes_each=8, keeps_loss=True)
+        most = options.first_rank + max(part.number for part in plan.parts)
         if options.first_rank < 0 or most >= MOST_FILES:
             raise RecipeError(
                 f"datatrove: expected numbers of files from 0 to {MOST_FILES - 1:,}, found "
                 f"{options.first_rank:,} to {most:,}",
                 hint="set shard_tokens larger, or first_rank smaller",
             )
-        shared = shared_bytes(view, parts, with_loss=view.has_loss)
-        size = view.tokens * (dtype.itemsize + view.has_loss) + 8 * view.documents
-        if options.metadata:
-            size += sum(len(_metadata(view, part, dtype, options)) for part in parts)
-        return ExportPlan(tuple(parts), size - shared, shared, view.not_preserved(self.name, keeps_loss=True))
+        dtype = self.dtype_of(view.vocab_size, options)
+        rest = sum(len(_metadata(view, part, dtype, options)) for part in plan.parts if options.metadata)
+        return msgspec.structs.replace(plan, bytes=plan.bytes + rest)
 
-    def write(
-        self, view: DocumentView, part: ExportPart, target: Target, options: DatatroveOptions
-    ) -> dict[str, Any]:
-        dtype = fitting_dtype(self.name, view.vocab_size, LIMITS, options.dtype)
+    def write(self, view: DocumentView, part: ExportPart, target: Target, options: DatatroveOptions) -> Facts:
+        dtype = self.dtype_of(view.vocab_size, options)
         stream = view.stream(part.split)
         rank = options.first_rank + part.number
         name = f"{folder_of(view, part.split)}{rank:05d}_{options.step}.ds"
-        tokens = write_files(stream, part, dtype, target, name, f"{name}.loss" if view.has_loss else "")
+        write_files(stream, part, dtype, target, name, f"{name}.loss" if view.has_loss else "")
         with target.create(f"{name}.index") as index:
             for ends in ends_of(stream, part.start, part.stop):
                 index.write(ends.astype("<u8"))
         if options.metadata:
             with target.create(f"{name}.metadata") as file:
                 file.write(_metadata(view, part, dtype, options))
-        return {"name": name, "tokens": tokens}
+        return {}
 
     def open(self, path: Path, options: DatatroveOptions, findings: Findings) -> DatasetReader:
-        folder, paths = find_below(path, ".ds", "datatrove's .ds files")
-        listed = FileList(folder)
-        opened = [_open_file(one, listed) for one in paths]
+        listed, paths = find_files(path, ".ds", "datatrove's .ds files", below=True)
+        opened = [_open_file(one, listed, findings) for one in paths]
         facts: dict[str, Any] = {}
-        names = {name for one in opened if (name := _read_metadata(one, listed, findings))}
-        if len(names) > 1:
-            findings.add(folder.name, "tokenizer of .metadata files", "one", ", ".join(sorted(names)))
-        elif names:
-            facts["tokenizer"] = names.pop()
-        for one in opened:
-            _read_index(one, listed, findings)
+        if names := {name for _, name in opened if name}:
+            if len(names) == 1:
+                (facts["tokenizer"],) = names
+            else:
+                folder, found = listed.folder.name, ", ".join(sorted(names))
+                findings.add(folder, "tokenizer of .metadata files", "one", found)
+        files = [one for one, _ in opened]
+        needed = ".index or .metadata next to .ds files"
         return open_documents(
-            path,
-            listed,
-            opened,
-            options,
-            findings,
-            format=self.name,
-            limits=LIMITS,
-            dtypes=DTYPES,
-            needed=".index or .metadata next to .ds files",
-            facts=facts,
+            self, path, listed, files, options, findings, dtypes=DTYPES, needed=needed, facts=facts
         )
 
 
-def _open_file(path: Path, listed: FileList) -> TokensAndEnds:
-    """A `.ds` file and the files that belong to it."""
+def _open_file(path: Path, listed: FileList, findings: Findings) -> tuple[TokensAndEnds, str]:
+    """A `.ds` file and the files that belong to it, and the name of its tokenizer, if there is one."""
     number = listed.add(path)
-    file = listed.files[number]
-    mask = listed.add_if_there(path.with_name(f"{path.name}.loss"))
+    file, tokenizer = listed.files[number], ""
+    one = TokensAndEnds(file, number, f"{file.name}.index")
+    one.mask = listed.add_if_there(path.with_name(f"{path.name}.loss"))
     index = listed.add_if_there(path.with_name(f"{path.name}.index"))
     metadata = listed.add_if_there(path.with_name(f"{path.name}.metadata"))
-    companions = [one for one in (index, metadata) if one is not None]
-    return TokensAndEnds(file, number, f"{file.name}.index", mask=mask, companions=companions)
+    one.companions = [number for number in (index, metadata) if number is not None]
+    if metadata is not None:
+        tokenizer = _read_metadata(one, listed.files[metadata], findings)
+    if index is not None:
+        size, name = listed.files[index].bytes, one.index
+        right = findings.compare(name, "size in bytes, a multiple of 8", size - size % 8, size)
+        ends = np.asarray(np.memmap(listed.files[index].path, "<u8", "r")) if right and size else None
+        one.set_ends(np.empty(0, "<u8") if ends is None else ends, ".index", DTYPES)
+    return one, tokenizer
 
 
-def _read_index(one: TokensAndEnds, listed: FileList, findings: Findings) -> None:
-    """Enter the document ends; empty for an invalid index."""
-    if not one.companions or (index := listed.files[one.companions[0]]).name != one.index:
-        return
-    whole = index.bytes - index.bytes % 8
-    right = findings.compare(index.name, "size in bytes, a multiple of 8", whole, index.bytes)
-    ends = np.asarray(np.memmap(index.path, "<u8", "r")) if right and whole else np.empty(0, "<u8")
-    one.set_ends(ends, ".index", DTYPES)
-
-
-def _read_metadata(one: TokensAndEnds, listed: FileList, findings: Findings) -> str:
-    """Enter the bytes and number of tokens; return the name of the tokenizer, if there is one."""
-    if not one.companions or not (file := listed.files[one.companions[-1]]).name.endswith(".metadata"):
-        return ""
+def _read_metadata(one: TokensAndEnds, file: DatasetFile, findings: Findings) -> str:
+    """Enter the bytes and number of tokens; return the name of the tokenizer."""
     lines = Path(file.path).read_bytes().decode("utf-8", "replace").split("\n")
     tokenizer, bar, size = lines[0].rpartition("|")
     if not bar:  # older datatrove, which did not write the size
@@ -204,9 +173,8 @@ def _read_metadata(one: TokensAndEnds, listed: FileList, findings: Findings) -> 
 
 
 def _metadata(view: DocumentView, part: ExportPart, dtype: np.dtype, options: DatatroveOptions) -> bytes:
-    """The three lines of metadata of a file."""
-    begin, end = span_of(view.stream(part.split), part.start, part.stop)
-    tokens = end - begin
+    stream = view.stream(part.split)
+    tokens = stream.before(part.stop) - stream.before(part.start)
     return (
         f"{options.tokenizer or view.tokenizer_name}|{dtype.itemsize}\n{tokens}\n{humanised(tokens)}".encode()
     )

@@ -1,29 +1,16 @@
 """A store's documents as a format needs them: which ones, in which order, with which boundary tokens.
 
-    view = DocumentView(store, edges="bos")
-    view.splits                       # ["train", "val"], those that have documents
-    stream = view.stream("train")
-    stream.blocks(0, stream.documents, np.uint16)         # whole documents
-    stream.tokens_between(0, 1 << 20, np.uint16)          # tokens, wherever documents end
-
 A stream is the documents of one split back to back. Its tokens, documents, lengths and ends are counted as
-in the output, after `edges` has added, removed or moved boundary tokens (see `boundaries`).
-
-Cost: with the store's own edges and no filter or shuffle, the arrays are views of the mapped files, so
-writing them is a plain copy; moving a boundary to the front costs nothing more. Otherwise tokens are copied
-once, one range of consecutive documents at a time. Memory is one block, whatever the size of the store.
-Every id is checked against the vocabulary on the way. Provenance is decoded one row group of a shard at a
-time, about 0.1 microseconds per document; for a shuffled order all row groups stay in memory, about 30 bytes
-per document plus its id.
+in the output, after `edges` has added, removed or moved boundary tokens (see `boundaries`). With the store's
+own edges and no filter or shuffle, arrays are views of the mapped files; otherwise tokens are copied once.
 """
 
 from __future__ import annotations
 
 import bisect
-from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property, lru_cache
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -32,20 +19,28 @@ import numpy.typing as npt
 
 from packline.errors import CorruptStore, RecipeError, StoreError
 from packline.formats.boundaries import BoundaryPolicy
-from packline.formats.token_stream import TokenStream
 from packline.formats.types import DocumentBlock, Edges, NotPreserved, TokenizerProperties
+from packline.packing.gather import PlannedRows
+from packline.packing.offsets import ShardRange, Sums, sums_of
 from packline.packing.options import DocumentFilter
+from packline.packing.packer import Spans
 from packline.packing.selection import Selection
 from packline.ragged import offsets_of
 from packline.recipe import SPLITS
 from packline.store.files import FileEntry, StoreFiles
 from packline.store.manifest import TokenizerEntry
-from packline.store.provenance import ProvenanceFile
 from packline.store.reader import StoreReader
+from packline.store.shard import wrong_id
 from packline.store.tables import ShardEntry
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from packline.formats.export_record import Target
+    from packline.store.writer import HashedFile
+
+Piece = tuple[int, np.ndarray, np.ndarray | None]
+"""Position of its first token in the stored stream; tokens in the store's dtype; uint8 loss mask, if any."""
 
 BLOCK_TOKENS = 1 << 20
 """Tokens per block, unless a single document is longer."""
@@ -57,42 +52,32 @@ BLOCK_DOCUMENTS = 1 << 17
 class SharedShard:
     """A stored shard that appears unchanged in the output."""
 
-    name: str
     entry: ShardEntry
     files: StoreFiles
-    """Files of the store."""
     first_document: int
     """Number of its first document in the stream."""
-    first_token: int
-    documents: int
-    tokens: int
+
+    @property
+    def name(self) -> str:
+        return self.entry.name
+
+    @property
+    def documents(self) -> int:
+        return self.entry.documents
 
     def file(self, ending: str) -> FileEntry | None:
         """`.bin`, `.idx`, `.docs.parquet` or `.loss` with its size and checksum; None if lacking."""
         return next((entry for entry in self.entry.files if entry.name == f"{self.name}{ending}"), None)
 
+    def share(self, target: Target, name: str, ending: str) -> bool:
+        """Add a file of the shard to an export, if it exists; return True if it does."""
+        if (found := self.file(ending)) is not None:
+            target.share_stored(self.files, found, name)
+        return found is not None
+
 
 class DocumentView(TokenizerProperties):
-    """Selected documents of a store, by split.
-
-    Args:
-        store: an opened store.
-        edges: boundary tokens of documents in the output.
-        split: `train`, `val`, or `all`.
-        **settings: other fields of `DocumentFilter`, as for `store.rows`; lengths are the stored ones. Each
-            split is shuffled, and made unique, separately.
-
-    Raises:
-        RecipeError: a setting that is invalid for this store.
-        StoreError: no document is left.
-
-    >>> view = DocumentView(store, edges="bos")                # of one document: a b ... end
-    >>> view.splits, view.stream("train").tokens == store.manifest.tokens
-    (['train'], True)
-    >>> stored = store.documents[0].tolist()
-    >>> next(view.stream("train").blocks(0, 1, np.int32)).tokens.tolist() == [store.eod_id, *stored[:-1]]
-    True
-    """
+    """Selected documents of a store, by split."""
 
     def __init__(
         self,
@@ -128,7 +113,6 @@ class DocumentView(TokenizerProperties):
         return list(self._streams)
 
     def stream(self, split: str) -> DocumentStream:
-        """Documents of a split."""
         return self._streams[split]
 
     @property
@@ -139,7 +123,6 @@ class DocumentView(TokenizerProperties):
 
     @property
     def documents(self) -> int:
-        """Number of documents in all splits."""
         return sum(stream.documents for stream in self._streams.values())
 
     @property
@@ -154,21 +137,12 @@ class DocumentView(TokenizerProperties):
 
     @cached_property
     def has_loss(self) -> bool:
-        """True if a selected shard has a loss mask."""
-        return any(stream.stored.has_loss for stream in self._streams.values())
+        return any(stream.has_loss for stream in self._streams.values())
 
     def not_preserved(
         self, format: str, *, keeps_loss: bool = False, keeps_provenance: bool = False
     ) -> tuple[NotPreserved, ...]:
-        """Boundary tokens that the edges leave out, and the loss mask and provenance unless kept.
-
-        Args:
-            format: name of the format, for the reasons.
-
-        >>> view = DocumentView(store, edges="none")
-        >>> [one.what for one in view.not_preserved("some format")]
-        ['end-of-document tokens', 'provenance']
-        """
+        """Boundary tokens that the edges leave out, and the loss mask and provenance unless kept."""
         lost = []
         why = f"documents have the edges {self.edges!r} in the output"
         if self.boundaries.drop_first:
@@ -189,23 +163,31 @@ class DocumentStream:
 
     def __init__(self, view: DocumentView, selection: Selection) -> None:
         self._view, self._boundaries, self.selection = view, view.boundaries, selection
-        self.stored = TokenStream(selection)
+        self._parts = selection.stored
+        """The whole shards that are read as views; None for documents that are copied."""
+        entries = [part.shard.entry for part in self._parts.parts()] if self._parts is not None else []
+        self._firsts = offsets_of([entry.documents for entry in entries])
+        self._begins = offsets_of([entry.tokens for entry in entries])
         self.documents = len(selection)
         self.tokens = selection.tokens - self._boundaries.dropped * self.documents
+
+    @property
+    def has_loss(self) -> bool:
+        """True if a shard that may be read has a loss mask."""
+        if self._parts is not None:
+            return any(part.shard.has_loss for part in self._parts.parts())
+        split = self.selection.settings["split"]
+        shards = self._view.store.shards
+        return any(shard.has_loss for shard in shards if split in ("all", shard.entry.split))
 
     @cached_property
     def shards(self) -> list[SharedShard] | None:
         """The stored shards that make up this stream, in order; None if it is not made of whole shards."""
-        parts = self.selection.stored
+        parts = self._parts
         if parts is None or not self._boundaries.unchanged:
             return None
-        shared, document, token = [], 0, 0
-        for shard, *_ in parts.parts():
-            entry = shard.entry
-            files = self._view.store.files
-            shared.append(SharedShard(entry.name, entry, files, document, token, len(shard), entry.tokens))
-            document, token = document + len(shard), token + entry.tokens
-        return shared
+        files, firsts = self._view.store.files, self._firsts.tolist()
+        return [SharedShard(part.shard.entry, files, firsts[n]) for n, part in enumerate(parts.parts())]
 
     def source_runs(self) -> list[tuple[str, int, int]]:
         """Source, first document and end of each run of documents of one source; "" for a mix of them."""
@@ -235,21 +217,22 @@ class DocumentStream:
         """Tokens of documents `start` to `stop`, int64 `[stop - start]`."""
         return self.selection.lengths(start, stop) - self._boundaries.dropped
 
-    def ends(self, start: int, stop: int) -> np.ndarray:
-        """End offsets of documents `start` to `stop` in the whole stream, int64 `[stop - start]`."""
-        return self._begin(start) + np.cumsum(self.lengths(start, stop))
+    def before(self, document: int) -> int:
+        """Tokens of the stream before a document."""
+        if document <= 0:
+            return 0
+        if document >= self.documents:
+            return self.tokens
+        stored = int(self._sums.before(np.array([document], np.int64))[0])
+        return stored - self._boundaries.dropped * document
 
     def document_at(self, token: int) -> int:
         """Number of the document that holds a token; after the last token, the number of documents."""
         if token >= self.tokens:
             return self.documents
         if not self._boundaries.dropped:
-            return self.stored.find(token)[0]
-        low, high = 0, self.documents  # document `low` begins at or before the token, `high` after it
-        while high - low > 1:
-            middle = (low + high) // 2
-            low, high = (middle, high) if self._begin(middle) <= token else (low, middle)
-        return low
+            return self._find(token)[0]
+        return bisect.bisect_right(range(self.documents), token, key=self.before) - 1
 
     def tokens_between(
         self, start: int, stop: int, dtype: npt.DTypeLike, max_tokens: int = BLOCK_TOKENS
@@ -259,10 +242,6 @@ class DocumentStream:
         Args:
             dtype: any integer dtype that holds the vocabulary.
             max_tokens: upper limit per piece; pieces follow the files and are often shorter.
-
-        Raises:
-            RecipeError: a dtype that does not hold the vocabulary.
-            CorruptStore: an id outside the vocabulary, or an inconsistent index.
         """
         kind = self._checked(dtype)
         stop = min(stop, self.tokens)
@@ -270,28 +249,34 @@ class DocumentStream:
             return
         if self._boundaries.moved:
             if start == 0:
-                first = np.array([self._view.eod_id], kind)
-                yield first, np.zeros(1, np.uint8) if self._view.has_loss else None
+                yield (
+                    np.array([self._view.eod_id], kind),
+                    np.zeros(1, np.uint8) if self._view.has_loss else None,
+                )
             start, stop = max(start - 1, 0), stop - 1
         elif self._boundaries.dropped:
             start, stop = self._stored_place(start), self._stored_place(stop - 1) + 1
-        for place, tokens, loss in self.stored.read(start, stop, max_tokens, self._view.has_loss):
+        for place, tokens, loss in self._read(start, stop, max_tokens):
             if self._boundaries.dropped:
-                kept = self._boundaries.kept(
-                    *self.stored.bounds(place, place + len(tokens)), place, place + len(tokens)
-                )
+                end = place + len(tokens)
+                (first, before), (last, _) = self._find(place), self._find(end - 1)
+                lengths = self.selection.lengths(first, last + 1)
+                ends = before + np.cumsum(lengths)
+                kept = self._boundaries.kept(ends - lengths, ends, place, end)
                 tokens, loss = tokens[kept], None if loss is None else loss[kept]
             if len(tokens):
                 yield _as(tokens, kind), loss
 
+    def write(self, file: HashedFile, start: int, stop: int, dtype: np.dtype, target: Target) -> None:
+        """Append tokens `start` to `stop` to a file of an export."""
+        for tokens, _ in self.tokens_between(start, stop, dtype):
+            file.write(tokens)
+            target.progress(len(tokens))
+
     def blocks(
         self, start: int, stop: int, dtype: npt.DTypeLike, max_tokens: int = BLOCK_TOKENS
     ) -> Iterator[DocumentBlock]:
-        """Whole documents `start` to `stop`, at most `max_tokens` per block; a longer document alone.
-
-        Raises:
-            RecipeError, CorruptStore: see `tokens_between`.
-        """
+        """Whole documents `start` to `stop`, at most `max_tokens` per block; a longer document alone."""
         kind = self._checked(dtype)
         stop = min(stop, self.documents)
         for first, last in self._cuts(start, stop, max_tokens):
@@ -300,11 +285,7 @@ class DocumentStream:
     def groups(
         self, start: int, stop: int, dtype: npt.DTypeLike, most_documents: int, most_tokens: int
     ) -> Iterator[DocumentBlock]:
-        """Documents `start` to `stop` in blocks that do not depend on the store's shards.
-
-        Raises:
-            RecipeError, CorruptStore: see `tokens_between`.
-        """
+        """Documents `start` to `stop` in blocks that do not depend on the store's shards."""
         while start < stop:
             lengths = self.lengths(start, min(start + most_documents, stop))
             count = max(int(np.cumsum(lengths).searchsorted(most_tokens, "right")), 1)
@@ -317,12 +298,8 @@ class DocumentStream:
         return list(pairwise(sorted({0, self.documents} | inner)))
 
     def block(self, start: int, offsets: np.ndarray, dtype: npt.DTypeLike) -> DocumentBlock:
-        """Whole documents from `start` on, whose lengths are those of `offsets`, int64 `[D+1]`.
-
-        Raises:
-            RecipeError, CorruptStore: see `tokens_between`.
-        """
-        kind, begin, size = self._checked(dtype), self._begin(start), int(offsets[-1])
+        """Whole documents from `start` on, whose lengths are those of `offsets`, int64 `[D+1]`."""
+        kind, begin, size = self._checked(dtype), self.before(start), int(offsets[-1])
         stored = self._view.store.dtype  # converted by the copy, in one pass
         pieces = list(self.tokens_between(begin, begin + size, stored, max(size, 1)))
         tokens = _joined([piece for piece, _ in pieces], kind)
@@ -332,12 +309,7 @@ class DocumentStream:
         return DocumentBlock(tokens, offsets, loss)
 
     def provenance(self, start: int, stop: int) -> pa.Table:
-        """Provenance of documents `start` to `stop`.
-
-        Returns:
-            Columns source, file, position, id, label, text_bytes and tokens (as in the output). Caches the
-            row groups read last; for a shuffled stream, all of them.
-        """
+        """Provenance of documents `start` to `stop`."""
         import pyarrow as pa
 
         stop = min(stop, self.documents)
@@ -347,14 +319,71 @@ class DocumentStream:
         return table.set_column(place, "tokens", pa.array(self.lengths(start, stop)))
 
     @cached_property
-    def _provenance(self) -> Any:
-
+    def _provenance(self) -> ProvenanceReader:
         shuffled = self.selection.settings["shuffle_documents"] is not None
         return ProvenanceReader(self._view.store, keep=None if shuffled else 2)
 
-    def _begin(self, document: int) -> int:
-        """Tokens of the stream before a document."""
-        return self.stored.before(document) - self._boundaries.dropped * document
+    @cached_property
+    def _sums(self) -> ShardRange | Sums:
+        if self._parts is not None:
+            return self._parts
+        return sums_of(self.selection, lambda lengths: lengths, "tokens")
+
+    def _find(self, token: int) -> tuple[int, int]:
+        """Document that holds a token of the stored stream, and the number of tokens before that document."""
+        places, before = self._sums.find(np.array([token], np.int64))
+        return int(places[0]), int(before[0])
+
+    def _read(self, start: int, stop: int, max_tokens: int) -> Iterator[Piece]:
+        """Tokens of the stored stream from start to stop, in pieces of at most `max_tokens`."""
+        if self._parts is not None:
+            yield from self._views(self._parts, start, stop, max_tokens)
+            return
+        for begin in range(start, stop, max_tokens):
+            yield self._copy(begin, min(begin + max_tokens, stop))
+
+    def _views(self, parts: ShardRange, start: int, stop: int, max_tokens: int) -> Iterator[Piece]:
+        number = int(self._begins.searchsorted(start, "right")) - 1
+        while start < stop:
+            first, last = int(self._begins[number]), int(self._begins[number + 1])
+            shard = parts.shard(number)
+            while start < min(stop, last):
+                end = min(start + max_tokens, stop, last)
+                inner = slice(start - first, end - first)
+                tokens = shard.tokens[inner]
+                # As unsigned integers, negative ids are the largest: one pass finds both kinds.
+                if int(tokens.view(f"<u{tokens.itemsize}").max()) >= self._view.vocab_size:
+                    wrong = np.flatnonzero((tokens < 0) | (tokens >= self._view.vocab_size))[0]
+                    raise wrong_id(shard, self._view.vocab_size, inner.start + int(wrong))
+                loss = None
+                if self._view.has_loss:
+                    loss = np.ones(len(tokens), np.uint8) if shard.loss is None else shard.loss[inner]
+                yield start, tokens, loss
+                start = end
+            number += 1
+
+    def _copy(self, start: int, stop: int) -> Piece:
+        (first, before), (last, _) = self._find(start), self._find(stop - 1)
+        documents, begins, sizes = self.selection.at(np.arange(first, last + 1))
+        starts = np.zeros(len(documents), np.int64)
+        starts[0] = start - before
+        lengths = sizes - starts
+        lengths[-1] -= int(lengths.sum()) - (stop - start)
+        if int(lengths.min()) < 1:
+            raise CorruptStore(
+                f"{self._view.store.place}: expected an index whose lengths agree with its offsets, "
+                "found one in which they do not",
+                hint="packline verify names the document",
+            )
+        offsets, with_loss = np.array([0, len(documents)], np.int64), self._view.has_loss
+        spans = Spans(offsets, documents, starts, lengths, begins, sizes)
+        planned = PlannedRows.of(self._view.store, spans, stop - start, pad_id=0, boundary_loss=False)
+        whole, layout = planned.read(targets=with_loss)
+        assert whole is not None
+        if not with_loss:
+            return start, whole[0, :-1], None
+        loss = layout.trained
+        return start, whole[0, :-1], np.ones(stop - start, np.uint8) if loss is None else loss[0, :-1]
 
     def _stored_place(self, token: int) -> int:
         """Position in the stored stream of a token of this stream."""
@@ -362,7 +391,7 @@ class DocumentStream:
 
     def _cuts(self, start: int, stop: int, max_tokens: int) -> Iterator[tuple[int, int]]:
         """Documents of each block; where shards are views, no block crosses a shard boundary."""
-        edges = np.append(self.stored.edges, stop)
+        edges = np.append(self._firsts, stop)
         while start < stop:
             limit = min(start + BLOCK_DOCUMENTS, int(edges[edges > start].min()), stop)
             ends = np.cumsum(self.lengths(start, limit))
@@ -406,26 +435,18 @@ COLUMNS = ("source", "file", "position", "id", "label", "text_bytes", "tokens")
 
 
 class ProvenanceReader:
-    """Reader of `NAME.docs.parquet` by document number.
-
-    Args:
-        store: an opened store.
-        keep: number of row groups to keep in memory; None: all.
-    """
+    """Reader of `NAME.docs.parquet` by document number."""
 
     def __init__(self, store: StoreReader, keep: int | None) -> None:
-        self._store, self._keep = store, keep
-        self._open: tuple[int, ProvenanceFile] | None = None
-        self._firsts: dict[int, np.ndarray] = {}
+        self._store = store
+        # Row groups are mostly read in order, so the last file stays open.
+        self._file = lru_cache(1)(lambda shard: store.shards[shard].open_provenance())
+        self._firsts = cache(lambda shard: offsets_of(self._file(shard).rows) + store.firsts[shard])
         """By shard: first document of each row group, and the end of the last, as numbers of the store."""
-        self._tables: OrderedDict[tuple[int, int], pa.Table] = OrderedDict()
+        self._table = lru_cache(keep)(lambda shard, group: self._file(shard).read(group, COLUMNS))
 
     def take(self, documents: np.ndarray) -> pa.Table:
-        """Rows of these documents, int64 `[N]`, in the given order; columns `COLUMNS`.
-
-        Raises:
-            CorruptStore: a file is damaged, or disagrees with the index.
-        """
+        """Rows of these documents, int64 `[N]`, in the given order; columns `COLUMNS`."""
         import pyarrow as pa
 
         order = np.argsort(documents, kind="stable")
@@ -451,18 +472,6 @@ class ProvenanceReader:
     def _group_of(self, document: int) -> tuple[int, pa.Table]:
         """The row group that holds a document, and the number of its first document."""
         shard = int(self._store.firsts.searchsorted(document, "right")) - 1
-        if shard not in self._firsts:
-            self._firsts[shard] = offsets_of(self._file(shard).rows) + self._store.firsts[shard]
-        firsts = self._firsts[shard]
+        firsts = self._firsts(shard)
         group = int(firsts.searchsorted(document, "right")) - 1
-        if (shard, group) not in self._tables:
-            while self._keep is not None and len(self._tables) >= self._keep:
-                self._tables.popitem(last=False)
-            self._tables[shard, group] = self._file(shard).read(group, COLUMNS).select(COLUMNS)
-        return int(firsts[group]), self._tables[shard, group]
-
-    def _file(self, shard: int) -> ProvenanceFile:
-        """Provenance file of a shard; the last one stays open, since row groups are mostly read in order."""
-        if self._open is None or self._open[0] != shard:
-            self._open = shard, self._store.shards[shard].open_provenance()
-        return self._open[1]
+        return int(firsts[group]), self._table(shard, group).select(COLUMNS)

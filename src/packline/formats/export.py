@@ -1,16 +1,9 @@
 """Export: a store, or the rows of a run, in the layout of another project.
 
-    view ── plan ──> what is lost, and whether the disk has room, before anything is written
-      parts ──> written by threads or processes, each with a receipt
-      finish ──> files that summarise the parts, tokenizer.json, tokenizer_config.json
-      packline.json ──> the export is complete
-
-Run again after an interruption, the same export resumes: finished parts are kept, and the bytes are the
-same. Formats need not know about this (see `format`).
-
-Cost: what the format writes, at the speed of the disk; files whose bytes equal the store's are linked. Parts
-are written by threads where that is the work of NumPy, Arrow and the kernel, else by processes. A process
-takes a third of a second to start, so small exports are written in this thread.
+view ── plan ──> what is lost, and whether the disk has room, before anything is written
+  parts ──> written by threads or processes, each with a receipt
+  finish ──> files that summarise the parts, tokenizer.json, tokenizer_config.json
+  packline.json ──> the export is complete
 """
 
 from __future__ import annotations
@@ -21,22 +14,16 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Self
 
 import msgspec
 
 from packline.encoders.tokenizer import CONFIG, config_bytes, read_added_tokens
 from packline.errors import RecipeError, StoreError
+from packline.fingerprint import seal
 from packline.formats.choice import order_in_words, with_order
 from packline.formats.document_view import DocumentView
-from packline.formats.export_record import (
-    RECORD,
-    TOKENIZER_FILE,
-    ExportIdentity,
-    ExportRecord,
-    Target,
-    record_bytes,
-)
+from packline.formats.export_record import RECORD, TOKENIZER_FILE, ExportIdentity, ExportRecord, Target
 from packline.formats.format import Format, Options, RowFormat, convert_options, get_format
 from packline.formats.row_splits import RowSplits
 from packline.formats.row_view import RowView
@@ -54,21 +41,14 @@ from packline.storage.places import is_remote
 from packline.store.manifest import MANIFEST
 from packline.toml import is_toml
 
-if TYPE_CHECKING:
-    from packline.formats.format import Format
-
 View = DocumentView | RowSplits
 
 
 class PartUnit(Unit, frozen=True, kw_only=True):
-    """A part to be written; its name is that of the part."""
-
     part: ExportPart
 
 
 class PartSettings(Opening, msgspec.Struct, kw_only=True, dict=True):
-    """Settings common to all parts of an export."""
-
     format: str
     options: dict[str, Any]
     source: str
@@ -77,33 +57,26 @@ class PartSettings(Opening, msgspec.Struct, kw_only=True, dict=True):
     out: str
     link: Link
     shared: bool = False
-    """True if other processes may write parts at the same time."""
 
     def open(self) -> ExportRunner:
         """Open a view of the source; the first runner in the driver has the one that is open."""
         return ExportRunner(self, self.__dict__.pop("view", None))
 
     def left(self, units: Sequence[Unit]) -> Sequence[Unit]:
-        """Parts without a receipt."""
         there = set(Staging(self.out).receipt_names())
         return [unit for unit in units if f"{unit.number:06d}" not in there]
 
 
 class ExportRunner(Runner[PartUnit, PartReceipt]):
-    """Writes parts of an export.
-
-    Args:
-        view: a view that is open already.
-    """
+    """Writes parts of an export."""
 
     def __init__(self, settings: PartSettings, view: View | None = None) -> None:
-        self._format = format = get_format(settings.format)
-        self._options = options = convert_options(format, settings.options)
-        self._view = view or _open_view(format, settings.source, settings.choice, options)
+        self._format = get_format(settings.format)
+        self._options = convert_options(self._format, settings.options)
+        self._view = view or _open_view(self._format, settings.source, settings.choice, self._options)
         self._staging, self._settings = Staging(settings.out), settings
 
     def run(self, unit: PartUnit, report: ReportProgress) -> Iterator[PartReceipt]:
-        """Write the files of a part, in a folder of this process."""
         target = Target(self._staging.tmp, link=self._settings.link, on_progress=report)
         format, view = self._format, self._view
         if isinstance(view, RowSplits):
@@ -113,7 +86,6 @@ class ExportRunner(Runner[PartUnit, PartReceipt]):
         yield PartReceipt(unit.part, facts or {}, tuple(target.files), dict(target.shared))
 
     def commit(self, unit: PartUnit, result: PartReceipt) -> None:
-        """Give the files their names, and record that they are durable."""
         self._staging.commit(unit.number, result, shared=self._settings.shared)
 
 
@@ -130,19 +102,15 @@ class ExportPlanned(Planned, frozen=True, kw_only=True):
     """Order of the rows or documents, in words."""
     bytes: int
     shared_bytes: int
-    """Bytes of files shared with the store."""
     sharing: str
     """Way of sharing: `linked`, `reflinked` or `copied`; empty if there are none."""
     documents: int | None
     rows: int | None
     lost: tuple[NotPreserved, ...]
     warnings: tuple[str, ...] = ()
-    """Reasons why the trainer may stop, such as a file that it opens and that will be missing."""
 
 
 class Exported(msgspec.Struct, frozen=True, kw_only=True):
-    """Result of an export."""
-
     out: str
     format: str
     documents: int
@@ -158,21 +126,31 @@ class Exported(msgspec.Struct, frozen=True, kw_only=True):
     parts_kept: int
     seconds: float
     warnings: tuple[str, ...] = ()
-    """Reasons why the trainer may stop."""
     trainer_lines: tuple[str, ...] = ()
-    """Settings for the trainer (`Format.trainer_lines`)."""
     folders: tuple[str, ...] = ()
     """Folders of splits in the export; empty if splits have none."""
     nothing_to_do: bool = False
 
+    @classmethod
+    def of(
+        cls, record: ExportRecord, format: Format, options: Any, out: str, began: float, **more: Any
+    ) -> Self:
+        """Result of the export that has this record."""
+        same = ("format", "documents", "tokens", "rows", "shared", "lost", "warnings")
+        return cls(
+            out=out,
+            **{name: getattr(record, name) for name in same},
+            files=len(record.files),
+            bytes=sum(entry.bytes for entry in record.files),
+            seconds=time.monotonic() - began,
+            trainer_lines=format.trainer_lines(out, record, options),
+            folders=tuple(record.folders.values()),
+            **more,
+        )
+
 
 def run_export(source: str | Path | RowView, *, on_event: OnEvent | None = None, **given: Any) -> Exported:
-    """Write a store, or rows of a store or run, in another layout.
-
-    Args:
-        on_event: called with every event, in this thread.
-        **given: what `make_export` takes.
-    """
+    """Write a store, or rows of a store or run, in another layout."""
     job = make_export(source, **given)
     return job if isinstance(job, Exported) else run_job(job, on_event, on=given.get("on", "local"))
 
@@ -193,19 +171,8 @@ def make_export(
 
     Args:
         source: the folder of a store, a run file (.toml), or rows that are already open.
-        to: name of the format.
         out: a new or empty folder, or one that holds the same export, in which case there is nothing to do.
-        options: options of the format, by name.
-        choice: documents or rows to export.
-        link: how bytes of the store are shared where the layout keeps them unchanged.
         workers: number of threads (processes of a cluster); None: one per core, 0: this thread only.
-        with_tokenizer: write the tokenizer next to the files.
-        on: where the parts are written.
-
-    Raises:
-        RecipeError: invalid settings, or ids that do not fit into the format.
-        StoreError: a missing or damaged store; a folder that holds something else.
-        OutOfSpace: not enough room; raised before anything is written, as far as sizes are known.
     """
     if workers is not None and workers < 0:
         raise RecipeError(f"workers is {workers}: expected 0 or more")
@@ -233,8 +200,8 @@ def make_export(
         if folder.work.is_dir() or folder.local is None:  # of a killed process
             with suppress(StoreError), folder:
                 folder.clean()
-        lines = format.trainer_lines(place, record, chosen)
-        return _exported(place, record, lines, 0, 0, began, nothing_to_do=True)
+        done: dict[str, Any] = {"parts": 0, "parts_kept": 0, "nothing_to_do": True}
+        return Exported.of(record, format, chosen, place, began, **done)
     settings = PartSettings(
         format=format.name,
         options=identity.options,
@@ -247,8 +214,6 @@ def make_export(
 
 
 class ExportJob(Job[PartUnit, PartReceipt, Exported]):
-    """One export with valid settings; its source is open."""
-
     in_threads = True
     folder: Staging
 
@@ -269,13 +234,12 @@ class ExportJob(Job[PartUnit, PartReceipt, Exported]):
         self._format, self._options, self._view = format, options, view
         self.given_workers, self._with_tokenizer, self._began = processes, with_tokenizer, began
         if isinstance(view, RowSplits):
-            self._plan = plan = view.plan(format, options)
-            self._warnings = plan.warnings
+            self._plan = view.plan(format, options)
+            self._warnings = self._plan.warnings
         else:
-            self._plan = plan = format.plan(view, options)
-            self._warnings = format.missing(view.splits) + plan.warnings
-        self._lost = plan.lost
-        self.folder, self.planned = folder, len(plan.parts)
+            self._plan = format.plan(view, options)
+            self._warnings = format.missing(view.splits) + self._plan.warnings
+        self.folder, self.planned = folder, len(self._plan.parts)
         self._receipts: dict[str, PartReceipt] = {}
         self._published: ExportRecord | None = None
         """Record of the export, if another process has published it."""
@@ -283,7 +247,6 @@ class ExportJob(Job[PartUnit, PartReceipt, Exported]):
         self._sharing = ""
 
     def begin(self) -> None:
-        """Start or resume."""
         self._receipts = self.folder.begin(self._identity, self._plan.parts)
         self._kept = len(self._receipts)
 
@@ -307,24 +270,21 @@ class ExportJob(Job[PartUnit, PartReceipt, Exported]):
         return 0 if not self._settings.source or small or units < 2 else min(count, units)
 
     def opening(self) -> PartSettings:
-        """Settings of the parts."""
         self._settings.shared = self.is_shared
         return self._settings
 
     def take(self, name: str, result: PartReceipt) -> None:
-        """Record a receipt."""
         self._receipts[name] = result
         self.tell(UnitDone(name))
 
     def finish(self) -> Exported:
-        """Write what summarises the parts, and publish all at once."""
         parts, out = self._plan.parts, self.folder.out
         if (record := self._published) is None:
             record = self._publish([self._receipts[part.unit] for part in parts])
         if left := self.folder.clean():
             self.tell(Note(left))
-        lines = self._format.trainer_lines(out, record, self._options)
-        return _exported(out, record, lines, len(parts), self._kept, self._began)
+        counts: dict[str, Any] = {"parts": len(parts), "parts_kept": self._kept}
+        return Exported.of(record, self._format, self._options, out, self._began, **counts)
 
     def _how_shared(self) -> str:
         """Share something small to find out which way works; nothing is shared with an object store."""
@@ -339,37 +299,28 @@ class ExportJob(Job[PartUnit, PartReceipt, Exported]):
         return next(iter(target.shared))
 
     def announce(self, todo: Sequence[PartUnit], workers: int) -> None:
-        """Report the plan."""
         view, plan, self._workers = self._view, self._plan, max(workers, 1)
-        of_rows = isinstance(view, RowSplits)
+        rows = view if isinstance(view, RowSplits) else None
         if plan.shared_bytes and not self._sharing:
             self._sharing = self._how_shared()
         self.tell(
             ExportPlanned(
                 format=self._format.name,
                 out=self.folder.out,
-                order=order_in_words(self._settings.source, self._settings.choice, rows=of_rows),
+                order=order_in_words(self._settings.source, self._settings.choice, rows=rows is not None),
                 units=len(plan.parts),
                 units_done=self._kept,
                 workers=workers,
                 bytes=plan.bytes,
                 shared_bytes=plan.shared_bytes,
                 sharing=self._sharing,
-                documents=None if of_rows else view.documents,
-                rows=view.rows if isinstance(view, RowSplits) else None,
-                tokens=view.rows * view.seq_len if isinstance(view, RowSplits) else view.tokens,
-                lost=self._lost,
+                documents=view.documents if rows is None else None,
+                rows=rows.rows if rows is not None else None,
+                tokens=rows.rows * rows.seq_len if rows is not None else view.tokens,
+                lost=plan.lost,
                 warnings=self._warnings,
             )
         )
-        self._refuse()
-
-    def _refuse(self) -> None:
-        """Refuse to begin an export that cannot finish.
-
-        Raises:
-            OutOfSpace: more bytes are to be written than are free.
-        """
         needed = self._plan.bytes + (self._plan.shared_bytes if self._sharing == "copied" else 0)
         for receipt in self._receipts.values():  # files written, not linked, by an earlier run exist
             needed -= receipt.own_bytes
@@ -378,7 +329,6 @@ class ExportJob(Job[PartUnit, PartReceipt, Exported]):
         require_disk(self.folder.parent, needed, self._format.name)
 
     def _publish(self, receipts: list[PartReceipt]) -> ExportRecord:
-        """Write what sums up the parts, and publish all files at once."""
         target = Target(self.folder.tmp, link=self._settings.link)
         written = [WrittenPart(receipt.part, receipt.facts) for receipt in receipts]
         if isinstance(self._view, RowSplits):
@@ -401,14 +351,14 @@ class ExportJob(Job[PartUnit, PartReceipt, Exported]):
             tokens=view.tokens,
             rows=view.rows if isinstance(view, RowSplits) else None,
             seq_len=view.seq_len if isinstance(view, RowSplits) else None,
-            lost=self._lost,
+            lost=self._plan.lost,
             warnings=self._warnings,
             shared=dict(shared),
             files=tuple(sorted(files, key=lambda entry: entry.name)),
         )
         names = [entry.name for entry in files]
         self.folder.put(names)
-        self.folder.publish({RECORD: record_bytes(record)}, [*names, RECORD])
+        self.folder.publish({RECORD: seal(record)}, [*names, RECORD])
         return record
 
     def _write_tokenizer(self, target: Target) -> None:
@@ -424,12 +374,7 @@ class ExportJob(Job[PartUnit, PartReceipt, Exported]):
 
 
 def _open_view(format: Format, source: str | Path | RowView, choice: ExportChoice, options: Any) -> View:
-    """Documents or rows to write: without untrained rows, unless they are wanted or all rows are trained on.
-
-    Raises:
-        RecipeError: a source or settings for the other kind of formats.
-        StoreError: no document, or no row, is left.
-    """
+    """Documents or rows to write: without untrained rows, unless they are wanted."""
     if isinstance(source, RowView):
         if not isinstance(format, RowFormat):
             raise RecipeError(f"{format.name} holds {format.kind}, and was given rows")
@@ -456,32 +401,3 @@ def _source_of(source: str | Path | RowView, view: View) -> dict[str, str]:
     if isinstance(source, RowView) or is_toml(source):
         return {"run": view.fingerprint}
     return {"store": view.store.manifest.checksum, "rows": view.fingerprint}
-
-
-def _exported(
-    out: str,
-    record: ExportRecord,
-    trainer_lines: tuple[str, ...],
-    parts: int,
-    kept: int,
-    began: float,
-    nothing_to_do: bool = False,
-) -> Exported:
-    return Exported(
-        out=out,
-        format=record.format,
-        documents=record.documents,
-        tokens=record.tokens,
-        rows=record.rows,
-        files=len(record.files),
-        bytes=sum(entry.bytes for entry in record.files),
-        shared=record.shared,
-        lost=record.lost,
-        parts=parts,
-        parts_kept=kept,
-        seconds=time.monotonic() - began,
-        warnings=record.warnings,
-        trainer_lines=trainer_lines,
-        folders=tuple(record.folders.values()),
-        nothing_to_do=nothing_to_do,
-    )

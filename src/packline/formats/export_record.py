@@ -1,25 +1,10 @@
-"""packline.json: the metadata of an export, next to its files.
+"""packline.json, the metadata of an export, and the folder in which a format writes its files.
 
-Contains format and options, source, tokenizer, every file with its size and checksum, losses, files that the
-trainer will miss, and which bytes are shared with the store. It has no time and no path: equal exports have
-equal records. Its own checksum protects it, as for a store's manifest (`store.sealed`).
-`packline verify OUT --from FORMAT` and every import check the files and the tokenizer against it:
+It has no time and no path, so equal exports have equal records, and its own checksum (`fingerprint.seal`).
 
     listed      exists, a regular file, in the folder itself, of its size         `check_places`
-    stray       in the folder but not listed: a trainer's glob would match it     `check_strays`
+    stray       in the folder but not listed: a trainer's glob would match it     `note_strays`
     checksums   every byte                                                        `check_export`
-
-Cache files that readers leave in the folders they read are not strays, nor are hidden files and a README.
-Cost: `check_places` and `check_strays` do not read contents; `check_export` reads everything once, 1 GB/s or
-more.
-
-The folder of an export in progress, where a format writes its files.
-
-    with target.create("train/part-00000.bin") as file:
-        file.write(tokens)                                  # checksum on the way
-    target.share_stored(shard.files, entry, "train.bin")    # hard link, else reflink, else copy
-
-The export consists of the files that were entered: name, size and checksum of each.
 """
 
 from __future__ import annotations
@@ -27,7 +12,7 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import Any, get_args
@@ -35,7 +20,7 @@ from typing import Any, get_args
 import msgspec
 
 from packline.errors import CorruptStore, PacklineError, RecipeError
-from packline.fingerprint import Hasher, NotWhole, seal, unseal
+from packline.fingerprint import Hasher, NotWhole, unseal
 from packline.formats.types import NotPreserved
 from packline.storage.local import COPY_BYTES, Link, disk_errors, share_file
 from packline.storage.publication import EXPORT_BEGUN, unfinished_export
@@ -68,12 +53,9 @@ class ExportIdentity(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ExportRecord(ExportIdentity, frozen=True, kw_only=True):
-    """Content of packline.json."""
-
     version: int = RECORD_VERSION
     packline: str = __version__
     tokenizer: TokenizerEntry
-    """Tokenizer that made the ids."""
     documents: int
     tokens: int
     """Number of tokens as in the output, after changes of boundary tokens; for rows, without padding."""
@@ -81,7 +63,6 @@ class ExportRecord(ExportIdentity, frozen=True, kw_only=True):
     seq_len: int | None = None
     lost: tuple[NotPreserved, ...] = ()
     warnings: tuple[str, ...] = ()
-    """Reasons why the trainer may stop, such as a file that it opens and that is missing."""
     shared: dict[str, int]
     """Number of bytes shared with the store: `linked`, `reflinked` or `copied`."""
     files: tuple[FileEntry, ...]
@@ -101,17 +82,11 @@ class ExportRecord(ExportIdentity, frozen=True, kw_only=True):
 
     @property
     def identity(self) -> ExportIdentity:
-        """Identity of the export."""
         return ExportIdentity(**{name: getattr(self, name) for name in ExportIdentity.__struct_fields__})
 
 
 def read_record(folder: Path) -> ExportRecord | None:
-    """The record of an export; None for a folder without one.
-
-    Raises:
-        CorruptStore: it is damaged, not a regular file, or of a newer version.
-        StoreNotFound: the export has not finished.
-    """
+    """The record of an export; None for a folder without one."""
     path = folder / RECORD
     if not os.path.lexists(path):
         if (folder / EXPORT_BEGUN).exists():
@@ -123,43 +98,24 @@ def read_record(folder: Path) -> ExportRecord | None:
 
 
 def parse_record(path: str | Path, data: bytes) -> ExportRecord:
-    """Content of a record.
-
-    Raises:
-        CorruptStore: it is damaged, or of a newer version.
-    """
-    try:
-        record = unseal(data, ExportRecord)
-    except NotWhole as error:
-        _check_version(path, data)
-        raise CorruptStore(
-            f"{path} is damaged: {error}", hint="export again, or delete it if the files are to be trusted"
-        ) from error
-    _check_version(path, data)
-    return record
-
-
-class _Version(msgspec.Struct):
-    """Field that every version has."""
-
-    version: int
-
-
-def _check_version(path: str | Path, data: bytes) -> None:
-    """Refuse a record of a newer version, even if its other fields cannot be read."""
-    try:
+    try:  # every version has this field
         version = msgspec.json.decode(data, type=_Version).version
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return
+        version = RECORD_VERSION
     if version > RECORD_VERSION:
         raise CorruptStore(
             f"{path} has version {version}, newer than {RECORD_VERSION}", hint="update packline to read it"
         )
+    try:
+        return unseal(data, ExportRecord)
+    except NotWhole as error:
+        raise CorruptStore(
+            f"{path} is damaged: {error}", hint="export again, or delete it if the files are to be trusted"
+        ) from error
 
 
-def record_bytes(record: ExportRecord) -> bytes:
-    """JSON form of a record, with its checksum."""
-    return seal(record)
+class _Version(msgspec.Struct):
+    version: int
 
 
 LEFT_BY_READERS = re.compile(
@@ -181,24 +137,23 @@ def check_places(folder: Path, record: ExportRecord, findings: Findings) -> set[
         path = folder / entry.name
         if not os.path.lexists(path):
             findings.add(entry.name, "the file is missing", f"{entry.bytes:,} bytes", "nothing")
-            wrong.add(entry.name)
-            continue
-        try:
-            size = stat_file(path, folder).st_size
-        except CorruptStore as error:
-            findings.add(entry.name, error.message.removeprefix("cannot read ").removeprefix(f"{path}: "))
-            wrong.add(entry.name)
-            continue
-        if not findings.compare(entry.name, "size in bytes", entry.bytes, size):
-            wrong.add(entry.name)
+        else:
+            try:
+                if findings.compare(
+                    entry.name, "size in bytes", entry.bytes, stat_file(path, folder).st_size
+                ):
+                    continue
+            except CorruptStore as error:
+                findings.add(entry.name, error.message.removeprefix("cannot read ").removeprefix(f"{path}: "))
+        wrong.add(entry.name)
     return wrong
 
 
-def check_strays(folder: Path, record: ExportRecord, findings: Findings) -> None:
-    """Note files in an export's folder that the record does not list, and folders that are links."""
-    listed = {entry.name for entry in record.files}
-    for name in files_below(folder):
-        if name not in listed and name != RECORD and not LEFT_BY_READERS.fullmatch(name):
+def note_strays(names: Iterable[str], record: ExportRecord, findings: Findings) -> None:
+    """Note files, or folders that are links, that the record does not list."""
+    listed = {entry.name for entry in record.files} | {RECORD}
+    for name in names:
+        if name not in listed:
             findings.add(name, "a stray file", "nothing", f"a file that {RECORD} does not list")
 
 
@@ -212,7 +167,8 @@ def check_export(folder: Path, record: ExportRecord, findings: Findings) -> bool
         else:
             check_file(StoreFiles(folder), entry, findings)
     whole = len(findings.problems) + findings.not_listed == before
-    check_strays(folder, record, findings)
+    found = (name for name in files_below(folder) if not LEFT_BY_READERS.fullmatch(name))
+    note_strays(found, record, findings)
     return whole
 
 
@@ -226,13 +182,7 @@ def files_below(folder: Path) -> Iterator[str]:
 
 
 class Target:
-    """A folder to write files to, with a record of them.
-
-    Args:
-        folder: an existing folder.
-        link: how `share` shares bytes.
-        on_progress: called with the number of tokens written since the last call.
-    """
+    """A folder to write files to, with a record of them."""
 
     def __init__(
         self, folder: Path, *, link: Link = "auto", on_progress: Callable[[int], None] | None = None
@@ -254,11 +204,7 @@ class Target:
 
     @contextmanager
     def create(self, name: str) -> Iterator[HashedFile]:
-        """Create a file to write to; it is entered when closed.
-
-        Args:
-            name: path below the folder, with `/` between folders, which are created.
-        """
+        """Create a file to write to; it is entered when closed."""
         name = self._prefix + name
         path = self._place(name)
         with disk_errors(self.folder):
@@ -278,16 +224,7 @@ class Target:
     def share(
         self, path: Path, name: str, entry: FileEntry | None = None, *, link: Link | None = None
     ) -> None:
-        """Add a file with the bytes of another.
-
-        Args:
-            name: name of the new file.
-            entry: its size and checksum, if known: a link then costs nothing.
-            link: how it is shared; by default as for all files.
-
-        Raises:
-            PacklineError: the file cannot be shared in the requested way.
-        """
+        """Add a file with the bytes of another."""
         name = self._prefix + name
         target = self._place(name)
         with disk_errors(self.folder):
@@ -297,7 +234,6 @@ class Target:
         self.files.append(known)
 
     def progress(self, tokens: int) -> None:
-        """Report the number of tokens written since the last call."""
         if self._on_progress is not None:
             self._on_progress(tokens)
 

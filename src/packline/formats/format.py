@@ -6,10 +6,9 @@
     data set of documents ── open ──> DatasetReader: files, units ── blocks ──> documents ──> a store
     data set of rows ─────── check ──> problems
 
-A format describes a layout. Everything that formats have in common, such as processes, progress, staging,
-checksums, resuming after an interruption, and checking ids against the vocabulary, is done around it
-(`export`, `import_`). So a format is a handful of pure functions: equal views and options give equal
-bytes, and a part needs nothing but the view and its own bounds. A format is imported on first use.
+Processes, progress, staging, checksums, resuming and checks of ids are done around a format (`export`,
+`import_`), so it is a handful of pure functions: equal views and options give equal bytes, and a part needs
+nothing but the view and its own bounds. A format is imported on first use.
 """
 
 from __future__ import annotations
@@ -21,6 +20,7 @@ import inspect
 import textwrap
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, get_args, get_origin
 
@@ -40,6 +40,7 @@ from packline.formats.types import (
     ReadTask,
     RowFiles,
     WrittenPart,
+    fitting_dtype,
 )
 from packline.packing.options import ExportChoice
 from packline.recipe import SPLITS
@@ -96,6 +97,16 @@ class Format(ABC):
 
     folders: ClassVar[Mapping[str, str]] = {split: split for split in SPLITS}
     """Folder of each split, if an export of rows has several."""
+    limits: ClassVar[dict[str, int]] = {}
+    """Largest vocabulary for each dtype of its files."""
+
+    def dtype_of(self, vocab_size: int, options: Any) -> np.dtype:
+        """Dtype of the ids of a vocabulary in files: that of the option `dtype`, else the first that fits.
+
+        Raises:
+            RecipeError: the vocabulary does not fit.
+        """
+        return fitting_dtype(self.name, vocab_size, self.limits, getattr(options, "dtype", "auto"))
 
     def missing(self, splits: Iterable[str]) -> tuple[str, ...]:
         """Warnings about splits that the trainer opens and that are not among these.
@@ -273,14 +284,13 @@ def load_other_format(name: str) -> Format:
         taken = "is packline's own" if name in NAMES else "can only be one of them"
         raise RecipeError(f"{what} cannot be used: a format of this name {taken}", hint=hint)
     try:
-        kind = found[0].load()
-        problem = _misfit(kind, name)
-        format: Format | None = None if problem else kind()
+        if _fits(kind := found[0].load(), name):
+            format: Format = kind()
+            return format
     except Exception as error:
         raise RecipeError(f"{what} cannot be loaded: {type(error).__name__}: {error}", hint=hint) from error
-    if format is None:
-        raise RecipeError(f"{what} cannot be used: {found[0].value} {problem}", hint=hint)
-    return format
+    needed = f"a subclass of DocumentFormat or RowFormat with the name {name!r}, a title and options"
+    raise RecipeError(f"{what} cannot be used: expected {needed}, found {found[0].value}", hint=hint)
 
 
 def _entry_points() -> dict[str, list[EntryPoint]]:
@@ -292,28 +302,17 @@ def _entry_points() -> dict[str, list[EntryPoint]]:
     return found
 
 
-def _misfit(kind: Any, name: str) -> str:
-    """Reason why an object is not the class of a format of this name; empty if it is."""
+def _fits(kind: Any, name: str) -> bool:
+    """True if an object is the class of a format of this name."""
     if not isinstance(kind, type) or not issubclass(kind, DocumentFormat | RowFormat):
-        return "is no subclass of DocumentFormat or RowFormat"
-    if missing := sorted(kind.__abstractmethods__):
-        return f"lacks {', '.join(missing)}"
-    if (own := getattr(kind, "name", None)) != name:
-        return f"has the name {own!r}: expected {name!r}, as its entry point"
-    if not isinstance(getattr(kind, "title", None), str):
-        return "lacks a title"
+        return False
     options = getattr(kind, "options", None)
-    if not isinstance(options, type) or not issubclass(options, Options):
-        return "lacks options, a subclass of Options"
-    return ""
+    whole = isinstance(options, type) and issubclass(options, Options)
+    return whole and getattr(kind, "name", None) == name and isinstance(getattr(kind, "title", None), str)
 
 
 def recognise(path: Path) -> Format:
-    """One of packline's own formats that a file or folder has, if unambiguous.
-
-    Raises:
-        InputError: none matches, or several do.
-    """
+    """One of packline's own formats that a file or folder has, if unambiguous."""
     found = [name for name in NAMES if load_format(name).find_folders(path)]
     if len(found) == 1:
         return get_format(found[0])
@@ -331,9 +330,6 @@ def convert_options(format: Format, given: Mapping[str, Any]) -> Options:
     `none` leaves an option unset, unless the option has a value of that name. A list is comma-separated text
     or JSON.
 
-    Raises:
-        RecipeError: unknown option, or invalid value.
-
     >>> from packline.formats.format import get_format
     >>> convert_options(get_format("mds"), {"fields": "tokens,targets,loss_mask"}).fields
     ('tokens', 'targets', 'loss_mask')
@@ -349,12 +345,8 @@ def convert_options(format: Format, given: Mapping[str, Any]) -> Options:
 
 
 def _value(kind: Any, value: Any) -> Any:
-    """The given value, with text that means None or a list converted.
-
-    Raises:
-        msgspec.DecodeError: text that begins like a JSON list but is not one.
-    """
-    if value == "none" and _only_absent(kind):
+    """The given value, with text that means None or a list converted."""
+    if value == "none" and type(None) in get_args(kind) and not {str, "none"} & set(get_args(kind)):
         return None
     if isinstance(value, str) and takes_list(kind):
         if value.lstrip().startswith("["):
@@ -364,17 +356,8 @@ def _value(kind: Any, value: Any) -> Any:
 
 
 def takes_list(kind: Any) -> bool:
-    """True if an option of this type takes several values.
-
-    >>> takes_list(tuple[str, ...]), takes_list(list[int] | None), takes_list(str)
-    (True, True, False)
-    """
+    """True if an option of this type takes several values."""
     return any(get_origin(one) in (list, tuple) for one in (kind, *get_args(kind)))
-
-
-def _only_absent(kind: Any) -> bool:
-    """True if an option may be left unset and has no value called none."""
-    return type(None) in get_args(kind) and not {str, "none"} & set(get_args(kind))
 
 
 def describe_options(options: type[Options]) -> list[dict[str, Any]]:
@@ -396,12 +379,7 @@ def describe_options(options: type[Options]) -> list[dict[str, Any]]:
 
 
 def option_docs(options: type[Options]) -> dict[str, str]:
-    """Docstring below each field in the source, as one line.
-
-    >>> from packline.formats.nanogpt import NanogptOptions
-    >>> option_docs(NanogptOptions)["edges"]
-    'Boundary tokens of documents.'
-    """
+    """Docstring below each field in the source, as one line."""
     found: dict[str, str] = {}
     for kind in reversed(options.__mro__):
         if not issubclass(kind, Options):
@@ -411,13 +389,7 @@ def option_docs(options: type[Options]) -> dict[str, str]:
         except OSError:  # of another distribution, which may be installed without its source
             continue
         assert isinstance(body, ast.ClassDef)
-        for field, text in zip(body.body, body.body[1:], strict=False):
-            if (
-                isinstance(field, ast.AnnAssign)
-                and isinstance(field.target, ast.Name)
-                and isinstance(text, ast.Expr)
-                and isinstance(text.value, ast.Constant)
-                and isinstance(text.value.value, str)
-            ):
-                found[field.target.id] = " ".join(text.value.value.split())
+        for field, text in pairwise(body.body):
+            if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr):
+                found[ast.unparse(field.target)] = " ".join(ast.literal_eval(text.value).split())
     return found

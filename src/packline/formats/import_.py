@@ -3,19 +3,8 @@
     blocks ──> ids, boundaries ──> restore ──> count bytes of text ──> ShardWriter ──> Receipt
     (format)   all are checked     (boundaries) table of the tokenizer   tmp/
 
-Inspection finds all damage visible in headers and indexes, the tokenizer, and the document boundaries;
-nothing is written yet. Units are run by `UnitImporter`; the rest is that of every store (`jobs.store_job`).
-The result of a unit depends only on the data set's bytes, the format's options and the tokenizer. A unit
-reads its data set itself, so it may run in any process.
-
-Interrupted at any time, the same import resumes where it stopped, and the bytes are the same, whatever the
-number of processes. Any damage, any id outside the vocabulary, any document without its boundary tokens is an
-error with its position, and no store appears. An imported store has everything that a built one has, except
-the text: text bytes are counted from the tokens.
-
-Cost: files of tokens are read once, and hashed as they are read; about a third of copying's speed per core.
-Does not encode or filter, and cannot tell ids of one tokenizer from valid ids of another unless the metadata
-names it.
+The result of a unit depends only on the data set's bytes, the format's options and the tokenizer. Any damage
+is an error with its position, and no store appears. Files are read once, and hashed as they are read.
 """
 
 from __future__ import annotations
@@ -64,14 +53,11 @@ from packline.store.writer import ShardWriter
 
 
 class ImportSettings(StoreOpening, msgspec.Struct, frozen=True):
-    """Settings common to all units of an import."""
-
     path: str
     format: str
     options: dict[str, Any]
     tokenizer: Tokenizer
     boundary: Boundary
-    vocab_size: int
     dtype: str
     source: str
     """Name of the data set in provenance."""
@@ -82,28 +68,18 @@ class ImportSettings(StoreOpening, msgspec.Struct, frozen=True):
     pieces: list[tuple[tuple[int, int, int], ...]]
     """File pieces covered by each unit."""
     out: str
-    """Folder of the store."""
 
     def open(self) -> UnitImporter:
-        """Runner of the units."""
         return UnitImporter(self)
 
 
 class ImportedUnit(msgspec.Struct, frozen=True):
-    """Result of a unit."""
-
     receipt: Receipt
     unfinished: int
     """Documents cut off by the beginning or end of the data."""
 
 
 class UnitImporter(Runner[Unit, ImportedUnit]):
-    """Runs units of an import.
-
-    Raises:
-        InputChanged: the data set has changed since the import began.
-    """
-
     def __init__(self, job: ImportSettings) -> None:
         self._job = job
         self._folder = StoreFolder(job.out)
@@ -118,27 +94,18 @@ class UnitImporter(Runner[Unit, ImportedUnit]):
                 hint="wait until it no longer changes, then import into a new folder",
             )
         self._text_bytes = TextBytes(job.tokenizer)
-        boundary = job.boundary
-        self._policy = BoundaryPolicy(self._reader.edges, boundary.eod_id, boundary.bos_id, job.vocab_size)
+        end, begin = job.boundary.eod_id, job.boundary.bos_id
+        self._policy = BoundaryPolicy(self._reader.edges, end, begin, job.tokenizer.vocab_size)
 
     def source_of(self, unit: Unit) -> str:
-        """Name of the data set."""
         return self._job.source
 
     def commit(self, unit: Unit, result: ImportedUnit) -> None:
-        """Move the unit's files into the store."""
         self._folder.commit(result.receipt)
 
     def run(self, unit: Unit, report: ReportProgress) -> Iterator[ImportedUnit]:
-        """Write a unit's files into the work folder.
-
-        Raises:
-            CorruptStore: damage, ids outside the vocabulary, documents without their boundary tokens.
-            InputChanged: a file has changed.
-            OutOfSpace: the disk is full.
-        """
-        number = unit.number
-        job, part = self._job, self._reader.units[number]
+        number, job = unit.number, self._job
+        part = self._reader.units[number]
         writer: ShardWriter | None = None
         ledger, unfinished = Ledger(), 0
         with disk_errors(self._folder.parent):
@@ -146,7 +113,13 @@ class UnitImporter(Runner[Unit, ImportedUnit]):
                 for block, next_loss in self._blocks(number):
                     ragged, loss = self._restore(part, block, next_loss)
                     if writer is None:
-                        writer = self._writer(unit.name, part.split, loss is not None)
+                        name, dtype, masked = (
+                            f"{part.split}-{unit.name}",
+                            np.dtype(job.dtype),
+                            loss is not None,
+                        )
+                        tmp = self._folder.tmp
+                        writer = ShardWriter(tmp, name, part.split, job.source, None, dtype, with_loss=masked)
                     self._write(writer, part, block, ragged, loss, ledger)
                     unfinished += 0 if block.truncated is None else int(np.count_nonzero(block.truncated))
                     report(len(block.tokens))
@@ -166,7 +139,7 @@ class UnitImporter(Runner[Unit, ImportedUnit]):
             if len(block) == 0:
                 continue
             if held is not None:
-                yield held, self._first_loss(block)
+                yield held, _first_loss(block)
             held = block
         if held is not None:
             yield held, self._loss_behind(number) if held.loss is not None else None
@@ -179,11 +152,8 @@ class UnitImporter(Runner[Unit, ImportedUnit]):
         for unit in (one for one in units[number + 1 :] if one.split == units[number].split):
             for block in read_document_blocks(self._reader, unit):
                 if len(block):
-                    return self._first_loss(block)
+                    return _first_loss(block)
         return None
-
-    def _first_loss(self, block: DocumentBlock) -> int | None:
-        return int(block.loss[0]) if block.loss is not None and len(block.loss) else None
 
     def _restore(
         self, unit: ReadTask, block: DocumentBlock, next_loss: int | None
@@ -204,11 +174,6 @@ class UnitImporter(Runner[Unit, ImportedUnit]):
             )
         path = self._reader.files[unit.file].path
         return CorruptStore(f"{path}: document{position}, token {wrong.token:,}: {wrong}", hint=hint)
-
-    def _writer(self, unit: str, split: str, with_loss: bool) -> ShardWriter:
-        job = self._job
-        name, dtype = f"{split}-{unit}", np.dtype(job.dtype)
-        return ShardWriter(self._folder.tmp, name, split, job.source, None, dtype, with_loss=with_loss)
 
     def _write(
         self,
@@ -253,8 +218,6 @@ SMALL_BYTES = 64 << 20
 
 @dataclass(frozen=True, slots=True)
 class ImportRequest:
-    """Arguments of an import."""
-
     path: str
     format: str | None
     tokenizer: str
@@ -266,7 +229,6 @@ class ImportRequest:
 
 
 def run_import(request: ImportRequest, on_event: OnEvent | None = None, on: On = "local") -> Imported:
-    """Run an import and return its result."""
     if request.workers is not None and request.workers < 0:
         raise RecipeError(f"workers is {request.workers}: expected 0 or more")
     return run_job(_Import(request), on_event, on=on)
@@ -278,8 +240,6 @@ def plan_import(request: ImportRequest, on_event: OnEvent) -> None:
 
 
 class _Import(NumberedStoreJob[ImportedUnit, Imported]):
-    """One import; made, it has inspected the data set."""
-
     result, small_bytes = ImportedUnit, SMALL_BYTES
 
     def __init__(self, request: ImportRequest) -> None:
@@ -313,18 +273,16 @@ class _Import(NumberedStoreJob[ImportedUnit, Imported]):
         recipe = check_recipe(
             Recipe(sources=(source,), tokenizer=request.tokenizer, eod=request.eod, bos=request.bos)
         )
+        states = [input_state(file.path).modified for file in reader.files]
         files = [
-            InputFile(
-                number, 0, file.name, file.path, file.bytes, input_state(file.path).modified, "text", ""
-            )
-            for number, file in enumerate(reader.files)
+            InputFile(number, 0, file.name, file.path, file.bytes, modified, "text", "")
+            for number, (file, modified) in enumerate(zip(reader.files, states, strict=True))
         ]
+        options = msgspec.to_builtins(data.options)
         super().__init__(
             out=request.out,
             recipe=recipe,
-            entry=ImportEntry(
-                data.format.name, msgspec.to_builtins(data.options), tuple(source_names(recipe))
-            ),
+            entry=ImportEntry(data.format.name, options, tuple(source_names(recipe))),
             tokenizer=data.tokenizer,
             boundary=data.boundary,
             files=files,
@@ -337,7 +295,6 @@ class _Import(NumberedStoreJob[ImportedUnit, Imported]):
         self._unfinished = 0
 
     def opening(self) -> ImportSettings:
-        """Settings of the units."""
         data, folder = self._data, self.folder
         record = find_record(Path(self._request.path))
         listed = {entry.name: entry.checksum for entry in record.files} if record is not None else {}
@@ -348,7 +305,6 @@ class _Import(NumberedStoreJob[ImportedUnit, Imported]):
             self.entry.options,
             data.tokenizer,
             data.boundary,
-            data.tokenizer.vocab_size,
             self.dtype,
             source_names(self.recipe)[0],
             self.files,
@@ -369,7 +325,6 @@ class _Import(NumberedStoreJob[ImportedUnit, Imported]):
         return result.receipt
 
     def done(self, manifest: Manifest, *, nothing_to_do: bool = False) -> Imported:
-        """Summary of the import."""
         if self._unfinished:
             self.tell(
                 Note(
@@ -378,6 +333,10 @@ class _Import(NumberedStoreJob[ImportedUnit, Imported]):
                 )
             )
         return Imported(manifest, self._unfinished, time.monotonic() - self._started, nothing_to_do)
+
+
+def _first_loss(block: DocumentBlock) -> int | None:
+    return int(block.loss[0]) if block.loss is not None and len(block.loss) else None
 
 
 def _account_for_all(reader: DatasetReader) -> list[ReadTask]:

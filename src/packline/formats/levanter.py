@@ -3,27 +3,27 @@
     rows-00000-of-00002.parquet       input_ids      list<int32>      L tokens, padding included
                                       loss_weights   list<float32>    1 where the next token is a target
 
-levanter makes one training sequence of each record and neither joins nor cuts them, so every row has
-exactly L tokens, and L must be the model's sequence length. The weight of position t belongs to the
-prediction of token t + 1, as in levanter's own causal mask, which is 0 at the last position of a row: that
-target is lost. Weights are 0 at padding, at the last token of a document, and where a loss mask has 0.
-levanter separates documents in attention by the tokenizer's end of document.
+levanter makes one training sequence of each record and neither joins nor cuts them, so every row has exactly
+L tokens, and L must be the model's sequence length. The weight of position t belongs to the prediction of
+token t + 1, as in levanter's own causal mask, which is 0 at the last position of a row: that target is lost.
+Weights are 0 at padding, at the last token of a document, and where a loss mask has 0. levanter separates
+documents in attention by the tokenizer's end of document.
 
 Rows are in training order. levanter keeps it with `shuffle: false` and `mixture_block_size: 1`; else it
-permutes rows within blocks of its mixture, even of a single component. Values are written plain and
-compressed with zstd. Based on `PrebuiltLmDatasetFormat` of levanter; tests read the files with pyarrow and
-repeat what its processor does. Cost: that of reading rows, and compression.
+permutes rows within blocks of its mixture, even of a single component. Based on `PrebuiltLmDatasetFormat` of
+levanter; tests read the files with pyarrow and repeat what its processor does.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 import pyarrow as pa
 
+from packline.formats.export_record import ExportRecord, Target
 from packline.formats.format import Options, RowFormat
 from packline.formats.layouts.columns import (
     LIMITS,
@@ -35,22 +35,11 @@ from packline.formats.layouts.columns import (
     read_footer,
     schema_of,
 )
-from packline.formats.layouts.document_files import FileList, find_below
+from packline.formats.layouts.files import find_files, paths_of
 from packline.formats.layouts.token_files import UNIT_TOKENS
-from packline.formats.types import (
-    ExportPart,
-    ExportPlan,
-    NotPreserved,
-    RowFiles,
-    Size,
-    fitting_dtype,
-    row_parts,
-)
+from packline.formats.row_view import RowView
+from packline.formats.types import ExportPart, ExportPlan, Facts, NotPreserved, RowFiles, Size, row_parts
 from packline.store.report import Findings
-
-if TYPE_CHECKING:
-    from packline.formats.export_record import ExportRecord, Target
-    from packline.formats.row_view import RowView
 
 IDS = "input_ids"
 ENDING = ".parquet"
@@ -59,8 +48,6 @@ SCHEMA = make_schema({IDS: pa.list_(pa.int32()), WEIGHTS: pa.list_(pa.float32())
 
 
 class LevanterOptions(Options, frozen=True):
-    """Options of rows in Parquet files."""
-
     shard_tokens: Size = UNIT_TOKENS
     """Maximum tokens per file, unless a single row is longer."""
     compression: Literal["zstd", "snappy", "none"] = "zstd"
@@ -68,11 +55,10 @@ class LevanterOptions(Options, frozen=True):
 
 
 class Levanter(RowFormat):
-    """Rows in Parquet files, with a weight per token."""
-
     name = "levanter"
     title = "levanter, Marin: Parquet, one row per record in input_ids, with loss_weights"
     options = LevanterOptions
+    limits: ClassVar = {"int32": LIMITS["int32"]}
     last_targets = False
 
     def trainer_lines(self, out: str, record: ExportRecord, options: LevanterOptions) -> tuple[str, ...]:
@@ -96,7 +82,7 @@ class Levanter(RowFormat):
         )
 
     def plan(self, view: RowView, options: LevanterOptions) -> ExportPlan:
-        fitting_dtype(self.name, view.vocab_size, {"int32": LIMITS["int32"]})
+        self.dtype_of(view.vocab_size, options)
         rows = max(options.shard_tokens // view.seq_len, 1)
         parts = row_parts(view.rows, rows, f"rows-{{number:05d}}-of-{{count:05d}}{ENDING}")
         why = "the target of a row's last token is in no row"
@@ -106,9 +92,7 @@ class Levanter(RowFormat):
         )
         return ExportPlan(parts, 8 * view.rows * view.seq_len, lost=lost)
 
-    def write(
-        self, view: RowView, part: ExportPart, target: Target, options: LevanterOptions
-    ) -> dict[str, Any]:
+    def write(self, view: RowView, part: ExportPart, target: Target, options: LevanterOptions) -> Facts:
         with create_parquet(target, part.name, SCHEMA, options.compression) as writer:
             for batch in _batches(view, part):
                 writer.write_batch(batch, row_group_size=batch.num_rows)
@@ -116,19 +100,17 @@ class Levanter(RowFormat):
         return {}
 
     def recognises(self, path: Path) -> bool:
-        found = [path] if path.is_file() else sorted(path.glob(f"*{ENDING}")) if path.is_dir() else []
-        if not found or not found[0].is_file() or found[0].suffix != ENDING:
-            return False
-        return {IDS, WEIGHTS} <= set(schema_of(found[0]).names)
+        found = paths_of(path, ENDING)
+        return bool(found) and {IDS, WEIGHTS} <= set(schema_of(found[0]).names)
 
     def check(self, path: Path, findings: Findings) -> RowFiles:
-        folder, paths = find_below(path, ENDING, "Parquet files of rows, *.parquet")
-        listed = FileList(folder)
+        listed, paths = find_files(path, ENDING, "Parquet files of rows, *.parquet", below=True)
         widths: set[int] = set()
         for one in paths:
             _check_file(one, listed.files[listed.add(one)].name, widths, findings)
         if len(widths) > 1:
-            findings.add(folder.name, "tokens per row", "one length", ", ".join(map(str, sorted(widths))))
+            lengths = ", ".join(map(str, sorted(widths)))
+            findings.add(listed.folder.name, "tokens per row", "one length", lengths)
         return RowFiles(listed.files)
 
 

@@ -18,9 +18,7 @@ compressed as a whole (`chunk-0-0.zstd.bin`), in which case `chunk_bytes` is its
 `updated_at` is a time in files that litdata wrote and a hash of the files here: litdata's readers use it as
 the name of a cache, and equal stores must give equal bytes.
 
-Checking reads index.json and the head of each file that is not compressed.
-Based on the source code of litdata 0.2.76 and tested
-against it.
+Based on the source code of litdata 0.2.76 and tested against it.
 """
 
 from __future__ import annotations
@@ -28,53 +26,50 @@ from __future__ import annotations
 import json
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import ClassVar, Literal
 
+import msgspec
 import numpy as np
 
 from packline.errors import InputError, RecipeError
 from packline.fingerprint import hash_value
+from packline.formats.export_record import ExportRecord, Target
 from packline.formats.format import Options, RowFormat
-from packline.formats.layouts.columns import BLOCK_TOKENS, INDEX, check_rising, read_index
-from packline.formats.layouts.token_files import read_numbers
+from packline.formats.layouts.records import (
+    BLOCK_TOKENS,
+    INDEX,
+    MOST_BYTES,
+    Count,
+    FileName,
+    add_named,
+    convert_index,
+    head_of,
+    read_index,
+    read_offsets,
+)
+from packline.formats.row_view import RowView
 from packline.formats.types import (
     DatasetFile,
     ExportPart,
     ExportPlan,
+    Facts,
     RowFiles,
     WrittenPart,
-    fitting_dtype,
     row_parts,
 )
 from packline.store.report import Findings
 
-if TYPE_CHECKING:
-    from packline.formats.export_record import ExportRecord, Target
-    from packline.formats.row_view import RowView
-
 LOADER = "TokensLoader"
 TENSOR_CODES = {"int32": 16, "int64": 18, "uint16": 20}
 TENSOR_TYPES = {
-    11: "u1",
-    12: "i1",
-    13: "<i2",
-    14: "<i2",
-    15: "<i4",
-    16: "<i4",
-    17: "<i8",
-    18: "<i8",
-    20: "<u2",
-}
+    11: "u1", 12: "i1", 13: "<i2", 14: "<i2", 15: "<i4", 16: "<i4", 17: "<i8", 18: "<i8", 20: "<u2",
+}  # fmt: skip
 NUMPY_TYPES = {0: "i1", 1: "<i2", 2: "<i4", 3: "<i8", 4: "u1", 5: "<u2", 6: "<u4", 7: "<u8"}
-LIMITS = {"int32": 2**31, "int64": 2**63, "uint16": 2**16}
-MOST_BYTES = 2**32 - 1
 ONE_LEAF = '[1, {"type": null, "context": null, "children_spec": []}]'
 """litdata's notation for an item that is a single tensor."""
 
 
 class LitdataOptions(Options, frozen=True):
-    """Options for litdata's files."""
-
     dtype: Literal["int32", "int64", "uint16"] = "int32"
     """Dtype of the tokens."""
     shard_bytes: int = 1 << 26
@@ -82,11 +77,10 @@ class LitdataOptions(Options, frozen=True):
 
 
 class Litdata(RowFormat):
-    """litdata's files for TokensLoader."""
-
     name = "litdata"
     title = "litdata for TokensLoader: chunk-0-N.bin and index.json, rows of seq_len + 1 tokens"
     options = LitdataOptions
+    limits: ClassVar = {"int32": 2**31, "int64": 2**63, "uint16": 2**16}
 
     def has_mask(self, options: LitdataOptions) -> bool:
         return False
@@ -105,8 +99,7 @@ class Litdata(RowFormat):
         )
 
     def plan(self, view: RowView, options: LitdataOptions) -> ExportPlan:
-        dtype = fitting_dtype(self.name, view.vocab_size, LIMITS, options.dtype)
-        row_bytes = (view.seq_len + 1) * dtype.itemsize
+        row_bytes = (view.seq_len + 1) * self.dtype_of(view.vocab_size, options).itemsize
         if not 1 <= options.shard_bytes <= MOST_BYTES // 2:
             raise RecipeError(
                 f"litdata: shard_bytes is {options.shard_bytes:,}: expected 1 to {MOST_BYTES // 2:,}"
@@ -118,22 +111,20 @@ class Litdata(RowFormat):
         size = view.rows * (row_bytes + 4) + 8 * len(parts)
         return ExportPlan(parts, size, lost=view.not_preserved(masks=False, boundaries=False))
 
-    def write(
-        self, view: RowView, part: ExportPart, target: Target, options: LitdataOptions
-    ) -> dict[str, Any]:
-        dtype = fitting_dtype(self.name, view.vocab_size, LIMITS, options.dtype)
+    def write(self, view: RowView, part: ExportPart, target: Target, options: LitdataOptions) -> Facts:
+        dtype = self.dtype_of(view.vocab_size, options)
         count, width = part.stop - part.start, view.seq_len + 1
-        offsets = 4 + 4 * (count + 1) + np.arange(count + 1, dtype=np.int64) * width * dtype.itemsize
+        head, size = head_of(count, width * dtype.itemsize)
         block = max(BLOCK_TOKENS // width, 1)
         with target.create(part.name) as file:
-            file.write(np.uint32(count).tobytes() + offsets.astype("<u4").tobytes())
+            file.write(head)
             whole = np.empty((min(block, count), width), dtype)  # one for all: fresh memory costs a copy
             for start in range(part.start, part.stop, block):
                 rows = whole[: part.stop - start]
                 view.read_longer(start, rows)
                 file.write(rows.reshape(-1))
                 target.progress(len(rows) * view.seq_len)
-        return {"rows": count, "bytes": int(offsets[-1]), "checksum": target.files[-1].checksum}
+        return {"rows": count, "bytes": size, "checksum": target.files[-1].checksum}
 
     def finish(
         self, view: RowView, written: list[WrittenPart], target: Target, options: LitdataOptions
@@ -167,77 +158,59 @@ class Litdata(RowFormat):
 
     def recognises(self, path: Path) -> bool:
         try:
-            index = read_index(path)
+            return bool(read_index(path, "chunks", "config"))
         except InputError:
             return False
-        return isinstance(index.get("chunks"), list) and isinstance(index.get("config"), dict)
 
     def check(self, path: Path, findings: Findings) -> RowFiles:
         folder = path if path.is_dir() else path.parent
-        index = read_index(folder)
-        own = DatasetFile.of(folder / INDEX, folder)
-        files = [own]
-        entries, config = index.get("chunks"), index.get("config")
-        if not isinstance(entries, list) or not isinstance(config, dict):
-            raise InputError(
-                f"{folder / INDEX}: expected chunks and config of litdata, found {list(index)[:6]}"
-            )
-        dtype = _dtype_of(folder / INDEX, config)
-        for number, entry in enumerate(entries):
-            entry = entry if isinstance(entry, dict) else {"entry": entry}
-            numbers = tuple(entry.get(field) for field in ("chunk_bytes", "chunk_size", "dim"))
-            filename = entry.get("filename")
-            if any(type(value) is not int or value < 0 for value in numbers) or not (
-                isinstance(filename, str) and filename == Path(filename).name
-            ):
-                wanted = "a file name, sizes and counts"
-                findings.add(own.name, f"entry {number} of chunks", wanted, entry)
+        files = [DatasetFile.of(folder / INDEX, folder)]
+        index = convert_index(read_index(folder, "chunks", "config"), _Index, findings)
+        if index is None:
+            return RowFiles(files)
+        itemsize, packed = _dtype_of(folder / INDEX, index.config).itemsize, bool(index.config.compression)
+        for chunk in index.chunks:
+            if (file := add_named(folder, chunk.filename, files, findings)) is None:
                 continue
-            file = DatasetFile.of(folder / filename, folder)
-            if not Path(file.path).is_file():
-                findings.add(file.name, "a file that index.json names", "there", "missing")
+            size, header = chunk.chunk_bytes, 8 + 4 * chunk.chunk_size
+            if not packed and not findings.compare(file.name, "size in bytes", size, file.bytes):
                 continue
-            files.append(file)
-            _check_file(file, numbers, dtype, bool(config.get("compression")), findings)
+            expected = header + chunk.dim * itemsize
+            if not findings.compare(file.name, "bytes, by its items and tokens", expected, size) or packed:
+                continue
+            if (offsets := read_offsets(file, chunk.chunk_size, findings)) is not None:
+                findings.compare(file.name, "first offset", header, int(offsets[0]))
         return RowFiles(files)
 
 
-def _check_file(
-    file: DatasetFile, numbers: tuple[Any, ...], dtype: np.dtype, packed: bool, findings: Findings
-) -> None:
-    """Check the size of a file by its items and tokens, and its head unless it is compressed."""
-    size, count, tokens = numbers
-    if not packed and not findings.compare(file.name, "size in bytes", size, file.bytes):
-        return
-    header = 4 + 4 * (count + 1)
-    expected = header + tokens * dtype.itemsize
-    if not findings.compare(file.name, "bytes, by its items and tokens", expected, size) or packed:
-        return
-    found, *offsets = read_numbers(file.path, np.dtype("<u4"), 0, 0, count + 2).tolist()
-    if not findings.compare(file.name, "items", count, found):
-        return
-    if not findings.compare(file.name, "first and last offset", [header, size], [offsets[0], offsets[-1]]):
-        return
-    check_rising(file.name, "end of item {}", offsets, findings)
+class _Chunk(msgspec.Struct):
+    chunk_bytes: Count
+    chunk_size: Count
+    dim: Count
+    filename: FileName
 
 
-def _dtype_of(path: Path, config: dict[str, Any]) -> np.dtype:
-    """Dtype of the tokens, from the format that `index.json` names.
+class _Config(msgspec.Struct):
+    data_format: list[str]
+    compression: str | None = None
+    item_loader: str = LOADER
 
-    Raises:
-        InputError: the format is not one of tokens.
-    """
-    formats = config.get("data_format")
-    kind, _, code = str(formats[0]).partition(":") if isinstance(formats, list) and formats else ("", "", "")
+
+class _Index(msgspec.Struct):
+    chunks: list[_Chunk]
+    config: _Config
+
+
+def _dtype_of(path: Path, config: _Config) -> np.dtype:
+    """Dtype of the tokens, from the format that `index.json` names."""
+    kind, _, code = ",".join(config.data_format).partition(":")
     types = {"no_header_tensor": TENSOR_TYPES, "no_header_numpy": NUMPY_TYPES}.get(kind, {})
-    loader = config.get("item_loader", LOADER)
-    if loader != LOADER or not isinstance(formats, list) or len(formats) != 1 or not code.isdecimal():
+    if config.item_loader != LOADER or not code.isdecimal() or int(code) not in types:
         raise InputError(
-            f"{path}: expected items of one tensor for {LOADER}, found {formats} for {loader}",
+            f"{path}: expected items of one tensor of integers for {LOADER}, "
+            f"found {config.data_format} for {config.item_loader}",
             hint="optimize(..., item_loader=TokensLoader()) writes such files",
         )
-    if int(code) not in types:
-        raise InputError(f"{path}: expected integers, found the type {formats[0]!r}")
     return np.dtype(types[int(code)])
 
 

@@ -14,38 +14,53 @@ as fit within `size_limit`, counted as MDSWriter does, so its files are byte for
 `compression` a shard is compressed as a whole into `shard.00000.mds.zstd`, and `zip_data` names that file.
 Offsets are uint32, so a shard is below 4 GiB.
 
-Checking reads index.json and the head of each shard; the content of compressed shards is left to checksums.
 Based on the source code of mosaicml-streaming 0.13.0 and tested against it.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import msgspec
 import numpy as np
 
 from packline.errors import InputError, RecipeError
+from packline.formats.export_record import ExportRecord, Target
 from packline.formats.format import Options, RowFormat
-from packline.formats.layouts.columns import BLOCK_TOKENS, INDEX, check_rising, read_index
+from packline.formats.layouts.records import (
+    BLOCK_TOKENS,
+    INDEX,
+    MOST_BYTES,
+    Count,
+    FileName,
+    add_named,
+    convert_index,
+    head_of,
+    read_index,
+    read_offsets,
+)
 from packline.formats.layouts.token_files import read_numbers
-from packline.formats.types import DatasetFile, ExportPart, ExportPlan, RowFiles, WrittenPart, row_parts
+from packline.formats.row_view import RowView
+from packline.formats.types import (
+    DatasetFile,
+    ExportPart,
+    ExportPlan,
+    Facts,
+    RowFiles,
+    WrittenPart,
+    row_parts,
+)
 from packline.packing.batch import ALL_FIELDS
 from packline.store.report import Findings
 
-if TYPE_CHECKING:
-    from packline.formats.export_record import ExportRecord, Target
-    from packline.formats.row_view import RowView
-
 VERSION = 2
-MOST_BYTES = 2**32 - 1
 
 
 class MdsOptions(Options, frozen=True):
-    """Options for MDS shards."""
-
     fields: tuple[str, ...] = ("tokens", "targets")
     """Columns to write: tokens, and any of targets, position_ids, segment_ids, loss_mask."""
     size_limit: int = 1 << 26
@@ -55,8 +70,6 @@ class MdsOptions(Options, frozen=True):
 
 
 class Mds(RowFormat):
-    """MosaicML's data shards."""
-
     name = "mds"
     title = "MosaicML streaming (MDS): shard.NNNNN.mds and index.json, one record per row"
     options = MdsOptions
@@ -89,27 +102,22 @@ class Mds(RowFormat):
         lost = view.not_preserved(masks=self.has_mask(options), boundaries=boundaries)
         return ExportPlan(parts, size, lost=lost)
 
-    def write(self, view: RowView, part: ExportPart, target: Target, options: MdsOptions) -> dict[str, Any]:
+    def write(self, view: RowView, part: ExportPart, target: Target, options: MdsOptions) -> Facts:
         record, settings = _record_dtype(view, options), _json(_settings(view, options))
         count = part.stop - part.start
-        first = 4 + 4 * (count + 1) + len(settings)
-        offsets = first + np.arange(count + 1, dtype=np.int64) * record.itemsize
-        head = np.uint32(count).tobytes() + offsets.astype("<u4").tobytes() + settings
-        size = int(offsets[-1])
-        name = part.name if not options.compression else f"{part.name}.zstd"
-        with target.create(name) as file:
+        head, size = head_of(count, record.itemsize, settings)
+        pieces = itertools.chain([memoryview(head)], _records(view, part, record, target))
+        with target.create(part.name + (".zstd" if options.compression else "")) as file:
             if not options.compression:
-                file.write(head)
-                for records in _records(view, part, record, target):
-                    file.write(records)
+                for piece in pieces:
+                    file.write(piece)
             else:
                 import zstandard
 
                 level = int(options.compression.partition(":")[2] or 3)
                 packer = zstandard.ZstdCompressor(level=level).compressobj(size=size)
-                file.write(packer.compress(head))
-                for records in _records(view, part, record, target):
-                    file.write(packer.compress(records.data))
+                for piece in pieces:
+                    file.write(packer.compress(piece))
                 file.write(packer.flush())
         return {"rows": count, "bytes": size, "packed_bytes": target.files[-1].bytes}
 
@@ -117,15 +125,16 @@ class Mds(RowFormat):
         shards = []
         for one in written:
             raw = {"basename": one.part.name, "bytes": one.facts["bytes"], "hashes": {}}
-            packed = None
-            if options.compression:
-                packed = {
-                    "basename": f"{one.part.name}.zstd",
-                    "bytes": one.facts["packed_bytes"],
-                    "hashes": {},
-                }
+            packed = {"basename": f"{one.part.name}.zstd", "bytes": one.facts["packed_bytes"], "hashes": {}}
             settings = _settings(view, options)
-            shards.append({**settings, "raw_data": raw, "samples": one.facts["rows"], "zip_data": packed})
+            shards.append(
+                {
+                    **settings,
+                    "raw_data": raw,
+                    "samples": one.facts["rows"],
+                    "zip_data": packed if options.compression else None,
+                }
+            )
         with target.create(INDEX) as file:
             file.write(_json({"shards": shards, "version": VERSION}))
 
@@ -140,69 +149,65 @@ class Mds(RowFormat):
 
     def check(self, path: Path, findings: Findings) -> RowFiles:
         folder = path if path.is_dir() else path.parent
-        entries = read_index(folder).get("shards")
-        if not isinstance(entries, list):
-            raise InputError(f"{folder / INDEX}: expected shards, found none")
         files = [DatasetFile.of(folder / INDEX, folder)]
-        for entry in entries:
-            _check_shard(folder, entry if isinstance(entry, dict) else {}, files, findings)
+        index = convert_index(read_index(folder, "shards"), _Index, findings)
+        for shard in index.shards if index is not None else ():
+            if shard.format != "mds" or shard.version != VERSION:
+                found = f"{shard.format!r} of version {shard.version!r}"
+                raise InputError(
+                    f"{folder / INDEX}: expected shards 'mds' of version {VERSION}, found {found}"
+                )
+            packed = shard.zip_data if not (folder / shard.raw_data.basename).is_file() else None
+            named = packed or shard.raw_data
+            file = add_named(folder, named.basename, files, findings)
+            whole = file is not None and findings.compare(file.name, "size in bytes", named.bytes, file.bytes)
+            if file is not None and whole and packed is None:
+                _check_head(file, shard, findings)
         return RowFiles(files)
 
 
-def _check_shard(folder: Path, entry: dict[str, Any], files: list[DatasetFile], findings: Findings) -> None:
-    """Check a shard of index.json: its name, its size, and its head unless it is compressed."""
-    where = INDEX
-    raw, packed = _file_of(entry.get("raw_data")), _file_of(entry.get("zip_data"))
-    if raw is None or (packed is None and entry.get("zip_data") is not None):
-        findings.add(where, "a shard", "raw_data and zip_data with a name and a size", entry)
-        return
-    if entry.get("format") != "mds" or entry.get("version") != VERSION:
-        found = f"{entry.get('format')!r} of version {entry.get('version')!r}"
-        raise InputError(f"{folder / INDEX}: expected shards 'mds' of version {VERSION}, found {found}")
-    is_packed = packed is not None and not (folder / raw[0]).is_file()
-    name, size = packed if packed is not None and is_packed else raw
-    file = DatasetFile.of(folder / name, folder)
-    if not (folder / name).is_file():
-        findings.add(file.name, "a file that index.json names", "there", "missing")
-        return
-    files.append(file)
-    records = entry.get("samples")
-    if type(records) is not int or records < 0:
-        findings.add(where, f"samples of {file.name}", "a count", records)
-    elif findings.compare(file.name, "size in bytes", size, file.bytes) and not is_packed:
-        _check_head(file, records, entry, findings)
+class _File(msgspec.Struct):
+    basename: FileName
+    bytes: Count
 
 
-def _file_of(value: Any) -> tuple[str, int] | None:
-    """Name and size of a file in the same folder, or None if the entry does not describe one."""
-    name, size = (value.get("basename"), value.get("bytes")) if isinstance(value, dict) else (None, None)
-    if not isinstance(name, str) or not name or name != Path(name).name or not isinstance(size, int):
-        return None
-    return name, size
+class _Columns(msgspec.Struct):
+    """Settings in `index.json` and in the shard that have to be the same."""
+
+    column_names: Any = None
+    column_encodings: Any = None
+    column_sizes: Any = None
 
 
-def _check_head(file: DatasetFile, records: int, entry: dict[str, Any], findings: Findings) -> None:
+class _Shard(_Columns, kw_only=True):
+    """A shard in `index.json`."""
+
+    raw_data: _File
+    samples: Count
+    zip_data: _File | None = None
+    format: Any = None
+    version: Any = None
+
+
+class _Index(msgspec.Struct):
+    shards: list[_Shard]
+
+
+def _check_head(file: DatasetFile, shard: _Shard, findings: Findings) -> None:
     """Compare a shard's count, offsets and settings with index.json."""
-    begin = 8 + 4 * records
-    if not findings.compare(file.name, "room for its offsets", True, file.bytes >= begin):
+    if (offsets := read_offsets(file, shard.samples, findings)) is None:
         return
-    count, *offsets = read_numbers(file.path, np.dtype("<u4"), 0, 0, records + 2).tolist()
-    if not findings.compare(file.name, "records", records, count):
-        return
-    if not findings.compare(file.name, "end of the last record", file.bytes, offsets[-1]):
-        return
-    check_rising(file.name, "record {}: its end", offsets, findings)
-    if not findings.compare(file.name, "first record behind the offsets", True, begin <= offsets[0]):
-        return
+    data = read_numbers(file.path, np.dtype(np.uint8), 0, 8 + 4 * shard.samples, int(offsets[0])).tobytes()
     try:
-        data = read_numbers(file.path, np.dtype(np.uint8), 0, begin, offsets[0]).tobytes()
-        settings = json.loads(data)
-    except ValueError as error:
+        settings = msgspec.json.decode(data, type=_Columns)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         findings.add(file.name, f"settings before the first record: {error}")
         return
-    wanted = ("column_names", "column_encodings", "column_sizes")
-    found = {key: settings.get(key) if isinstance(settings, dict) else None for key in wanted}
-    findings.compare(file.name, "columns", {key: entry.get(key) for key in wanted}, found)
+    findings.compare(
+        file.name,
+        "columns",
+        *({name: getattr(one, name) for name in _Columns.__struct_fields__} for one in (shard, settings)),
+    )
 
 
 def _check(options: MdsOptions) -> None:
@@ -247,7 +252,7 @@ def _settings(view: RowView, options: MdsOptions) -> dict[str, Any]:
     }
 
 
-def _records(view: RowView, part: ExportPart, record: np.dtype, target: Target) -> Iterator[np.ndarray]:
+def _records(view: RowView, part: ExportPart, record: np.dtype, target: Target) -> Iterator[memoryview]:
     """Rows of a part as records, uint8, half a million tokens at a time; each is valid until the next."""
     fields = record.names or ()
     block = max(BLOCK_TOKENS // view.seq_len, 1)
@@ -258,7 +263,7 @@ def _records(view: RowView, part: ExportPart, record: np.dtype, target: Target) 
         records = whole[: stop - start]
         for name in fields:
             records[name] = arrays[name]
-        yield records.view(np.uint8)
+        yield records.view(np.uint8).data
         target.progress((stop - start) * view.seq_len)
 
 

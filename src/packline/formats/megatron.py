@@ -14,22 +14,18 @@
 
 All little-endian. In text a sequence is a document, which has fewer than 2**31 tokens; then the index has 42
 + 20 D bytes. The dtype is uint16 for a vocabulary below 65,500, else int32, as in Megatron's preprocessing.
-Each document ends with the end of document, as with its `--append-eod`. Its trainer takes paths without the
-suffix.
+Each document ends with the end of document, as with its `--append-eod`.
 
 The store's own shards have this layout. So `files = "many"` gives one pair per shard, `train-000000.bin` and
 so on, by sharing both files, in constant time; of a store of several sources, with the shard's own name,
 `train-SOURCE-000000.bin`. `files = "single"` gives one pair per split as Megatron's preprocessing does,
-`PREFIXtrain_text_document.bin` and `.idx`; its index is written a block at a time. Beside the pairs is
-`data_args.json` for `--per-split-data-args-path`: `{"train": [paths], "valid": [paths], "test": null}`. With
-weights of sources, `single` gives a pair for each source, and each path comes after its weight: that of its
-source, divided among the pairs of the source by their tokens.
+`PREFIXtrain_text_document.bin` and `.idx`; Beside the pairs is `data_args.json` for
+`--per-split-data-args-path`: `{"train": [paths], "valid": [paths], "test": null}`. With weights of sources,
+`single` gives a pair for each source, and each path comes after its weight: that of its source, divided among
+the pairs of the source by their tokens.
 
-Packline reads documents of several sequences, and any integer dtype. Every entry of an index from another
-writer is checked once, a block at a time, at memory speed: sequences have to lie back to back from byte 0 to
-the end of the token file, and documents have to cover all of them in order. So no later read can go out of
-bounds. The arrays stay mapped. There is no loss mask. Multimodal data is neither written nor read. Based on
-`indexed_dataset.py` of megatron-core, which the tests compare with.
+Packline reads documents of several sequences, and any integer dtype. Multimodal data is neither written nor
+read. Based on `indexed_dataset.py` of megatron-core, which the tests compare with.
 """
 
 from __future__ import annotations
@@ -40,41 +36,24 @@ from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path, PurePosixPath
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, ClassVar, Literal
 
 import msgspec
 import numpy as np
 
 from packline.errors import PacklineError, RecipeError
-from packline.formats.choice import option_name
+from packline.formats.document_view import DocumentStream, DocumentView
+from packline.formats.export_record import ExportRecord, Target
 from packline.formats.format import DatasetReader, DocumentFormat, Options
-from packline.formats.layouts.document_files import span_of
-from packline.formats.layouts.header_shards import files_with_suffix, first_bytes, split_of_name, write_tokens
-from packline.formats.layouts.token_files import IndexedReader, TokenFile
-from packline.formats.types import (
-    DatasetFile,
-    Edges,
-    ExportPart,
-    ExportPlan,
-    Files,
-    Size,
-    WrittenPart,
-    fitting_dtype,
-)
+from packline.formats.layouts.files import find_files, first_bytes, split_of_name
+from packline.formats.layouts.token_files import IndexedReader, TokenFile, check_ends
+from packline.formats.types import DatasetFile, Edges, ExportPart, ExportPlan, Facts, Files, Size, WrittenPart
 from packline.ragged import UINT16_BELOW
 from packline.store.naming import parse_unit, slug_of
+from packline.store.report import Findings
 from packline.store.shard import CODES, HEADER, MAGIC, index_size
-from packline.toml import is_toml
+from packline.store.writer import HashedFile
 
-if TYPE_CHECKING:
-    from packline.formats.document_view import DocumentStream, DocumentView
-    from packline.formats.export_record import ExportRecord, Target
-    from packline.packing.options import ExportChoice
-    from packline.store.report import Findings
-    from packline.store.writer import HashedFile
-
-LIMITS = {"uint16": UINT16_BELOW - 1, "int32": 2**31}
-"""Largest vocabulary for each dtype, by Megatron's rule."""
 LONGEST = 2**31 - 1
 """Maximum tokens per document, limited by the index's int32."""
 ARGUMENTS = {"train": "--train-data-path", "val": "--valid-data-path", "test": "--test-data-path"}
@@ -92,8 +71,6 @@ BLOCK = 1 << 18
 
 
 class MegatronOptions(Options, frozen=True):
-    """Options for Megatron's pairs."""
-
     files: Files = "many"
     """many: one pair per shard of the store, sharing its files; single: one pair per split."""
     prefix: str = ""
@@ -112,11 +89,10 @@ class MegatronOptions(Options, frozen=True):
 
 
 class Megatron(DocumentFormat):
-    """Megatron's pairs of `.bin` and `.idx`."""
-
     name = "megatron"
     title = "Megatron-LM: pairs of .bin and .idx"
     options = MegatronOptions
+    limits: ClassVar = {"uint16": UINT16_BELOW - 1, "int32": 2**31}  # by Megatron's rule
     opened = MappingProxyType(
         {"val": "no pair for val: Megatron-LM's --valid-data-path has nothing to name; --split divides train"}
     )
@@ -129,14 +105,6 @@ class Megatron(DocumentFormat):
             head == MAGIC and one.with_suffix(".bin").exists()
             for one, head in first_bytes(_index_of(path), (".idx",), len(MAGIC))
         )
-
-    def view(self, source: str, choice: ExportChoice, options: MegatronOptions) -> DocumentView:
-        if is_toml(source):
-            raise RecipeError(
-                f"{source} is a run file, and megatron holds documents",
-                hint=_exports_of(source, choice.stage or 0),
-            )
-        return super().view(source, choice, options)
 
     def trainer_lines(self, out: str, record: ExportRecord, options: MegatronOptions) -> tuple[str, ...]:
         pairs = {Path(one.name).stem: one.bytes for one in record.files if one.name.endswith(".bin")}
@@ -159,7 +127,7 @@ class Megatron(DocumentFormat):
         return tuple(lines)
 
     def plan(self, view: DocumentView, options: MegatronOptions) -> ExportPlan:
-        dtype = fitting_dtype(self.name, view.vocab_size, LIMITS, options.dtype)
+        dtype = self.dtype_of(view.vocab_size, options)
         parts: list[ExportPart] = []
         shared = 0
         named = bool(options.weights) or len(view.store.manifest.recipe.sources) > 1
@@ -197,20 +165,17 @@ class Megatron(DocumentFormat):
         whole = view.tokens * dtype.itemsize + 20 * documents + index_size(0) * len(parts)
         return ExportPlan(tuple(parts), whole - shared, shared, view.not_preserved(self.name), advice)
 
-    def write(
-        self, view: DocumentView, part: ExportPart, target: Target, options: MegatronOptions
-    ) -> dict[str, Any]:
+    def write(self, view: DocumentView, part: ExportPart, target: Target, options: MegatronOptions) -> Facts:
         stream = view.stream(part.split)
-        begin, end = span_of(stream, part.start, part.stop)
-        if part.shard and (shard := stream.shard(part.shard)) is not None:
+        begin, end = stream.before(part.start), stream.before(part.stop)
+        if shard := stream.shard(part.shard):
             for ending in (".bin", ".idx"):
-                if (file := shard.file(ending)) is not None:
-                    target.share_stored(shard.files, file, f"{part.name}{ending}")
+                shard.share(target, f"{part.name}{ending}", ending)
             target.progress(end - begin)
             return {}
-        dtype = fitting_dtype(self.name, view.vocab_size, LIMITS, options.dtype)
+        dtype = self.dtype_of(view.vocab_size, options)
         with target.create(f"{part.name}.bin") as tokens:
-            write_tokens(tokens, stream, begin, end, dtype, target)
+            stream.write(tokens, begin, end, dtype, target)
         with target.create(f"{part.name}.idx") as index:
             _write_index(index, stream, part.start, part.stop, dtype)
         return {}
@@ -221,32 +186,27 @@ class Megatron(DocumentFormat):
         names = {split: [one.part.name for one in written if one.part.split == split] for split in ARGUMENTS}
         paths = {split: [str(PurePosixPath(options.root, name)) for name in names[split]] for split in names}
         for split in view.splits if options.weights else ():
-            stream = view.stream(split)
-            spans = [
-                span_of(stream, one.part.start, one.part.stop) for one in written if one.part.split == split
-            ]
-            sizes = {name: end - begin for name, (begin, end) in zip(names[split], spans, strict=True)}
+            stream, ours = view.stream(split), (one.part for one in written if one.part.split == split)
+            sizes = {part.name: stream.before(part.stop) - stream.before(part.start) for part in ours}
             paths[split] = _blend(paths[split], sizes, split, options)
         content = {key: paths[split] or None for split, key in KEYS.items()}
         with target.create(DATA_ARGS) as file:
             file.write(msgspec.json.format(msgspec.json.encode(content), indent=1) + b"\n")
 
     def open(self, path: Path, options: MegatronOptions, findings: Findings) -> DatasetReader:
-        files: list[DatasetFile] = []
         indexed: list[tuple[TokenFile, DocumentEnds]] = []
-        for index in files_with_suffix(
-            _index_of(path), (".idx",), "Megatron's indexes, *.idx next to their *.bin"
-        ):
-            number = len(files)
-            tokens = Path(index.path).with_suffix(".bin")
+        what = "Megatron's indexes, *.idx next to their *.bin"
+        listed, paths = find_files(_index_of(path), ".idx", what)
+        files = listed.files
+        for one in paths:
+            tokens = one.with_suffix(".bin")
             if not tokens.is_file():
-                findings.add(index.name, "tokens next to the index", tokens.name, "no such file")
+                findings.add(one.name, "tokens next to the index", tokens.name, "no such file")
                 continue
-            name = str(Path(index.name).with_suffix(".bin"))
-            files += [DatasetFile(name, str(tokens), tokens.stat().st_size), index]
-            if (ends := open_index(index, files[number], findings)) is not None:
-                split = split_of_name(index.name)
-                source = TokenFile(files, number, ends.dtype, split=split, companions=(number + 1,))
+            number, index = listed.add(tokens), listed.add(one)
+            if (ends := open_index(files[index], files[number], findings)) is not None:
+                split = split_of_name(one.name)
+                source = TokenFile(files, number, ends.dtype, split=split, companions=(index,))
                 indexed.append((source, ends))
         return IndexedReader(files, indexed, edges=options.edges, findings=findings)
 
@@ -284,7 +244,7 @@ def _cut(
     """
     cut, numbers = [], Counter[str]()
     for source, start, stop in runs:
-        first, last = span_of(stream, start, stop)
+        first, last = stream.before(start), stream.before(stop)
         places = [stream.document_at(token) for token in range(first, max(last, first + 1), shard_tokens)]
         begins = sorted({start, *(place for place in places if start < place < stop)})
         stem = f"{split}-{slug_of(source)}" if source else split
@@ -295,11 +255,7 @@ def _cut(
 
 
 def _weights_of(options: MegatronOptions) -> dict[str, Fraction]:
-    """Weights by the name that each source has in files.
-
-    Raises:
-        RecipeError: not a name and a number above 0.
-    """
+    """Weights by the name that each source has in files."""
     weights = {}
     for word in options.weights or ():
         name, _, text = word.rpartition("=")
@@ -344,25 +300,6 @@ def _blend(paths: list[str], sizes: dict[str, int], split: str, options: Megatro
         for source, size in zip(sources, sizes.values(), strict=True)
     ]
     return [word for share, path in zip(shares, paths, strict=True) for word in (f"{float(share):.6g}", path)]
-
-
-def _exports_of(run: str, stage: int) -> str:
-    """Commands that export the sources of a stage, and the blend of what they write."""
-    from packline.loading.run_file import read_run
-
-    commands, blend = [], []
-    stages = read_run(run).stages
-    for number, source in enumerate(stages[min(stage, len(stages) - 1)].sources):
-        words = ["packline", "export", source.store, "--to", "megatron", "--set", "files=single"]
-        for name in ("labels", "sources"):
-            for one in [given] if isinstance(given := getattr(source, name), str) else given or ():
-                words += [option_name(name), one]
-        for name in ("min_tokens", "max_tokens", "where"):
-            if (given := getattr(source, name)) is not None:
-                words += [option_name(name), str(given)]
-        commands.append(shlex.join([*words, "--out", f"OUT/{number}"]))
-        blend.append(f"{1 if source.weight is None else source.weight} OUT/{number}/train{SINGLE}")
-    return f"export each of its sources: {'; '.join(commands)}; then --train-data-path {' '.join(blend)}"
 
 
 def _index_of(path: Path) -> Path:
@@ -427,10 +364,7 @@ def open_index(index: DatasetFile, tokens: DatasetFile, findings: Findings) -> D
     if code not in READ_CODES:
         findings.add(index.name, "dtype code", "an integer's: 1 to 5, or 8", code)
         return None
-    size = HEADER.size + 12 * sequences + 8 * entries
-    if index.bytes == size + sequences and sequences:
-        findings.add(index.name, "kinds of input behind the documents", "none, as in text", "multimodal data")
-        return None
+    size = HEADER.size + 12 * sequences + 8 * entries  # more of it in multimodal data: kinds of input
     if not findings.compare(index.name, "size in bytes", size, index.bytes):
         return None
     mapped = np.asarray(np.memmap(index.path, np.uint8, "r"))
@@ -439,7 +373,11 @@ def open_index(index: DatasetFile, tokens: DatasetFile, findings: Findings) -> D
     documents = mapped[cuts[2] :].view("<i8")
     dtype = READ_CODES[code]
     whole = _check_sequences(index.name, lengths, begins, dtype, findings)
-    if whole is None or not _check_documents(index.name, documents, sequences, findings):
+    if whole is None or not findings.compare(
+        index.name, "first sequence of all", [0], documents[:1].tolist()
+    ):
+        return None
+    if not check_ends(index.name, documents, sequences, findings, "sequences"):
         return None
     if not findings.compare(tokens.name, "size in bytes", whole * dtype.itemsize, tokens.bytes):
         return None
@@ -465,20 +403,3 @@ def _check_sequences(
             return None
         place = int(expected[-1] + block[-1])
     return place
-
-
-def _check_documents(name: str, documents: np.ndarray, sequences: int, findings: Findings) -> bool:
-    """Check that documents cover all sequences, in order."""
-    if not len(documents):
-        findings.add(name, "entries of document_indices", "one or more", 0)
-        return False
-    if not findings.compare(name, "first sequence of document 0", 0, int(documents[0])):
-        return False
-    for start in range(0, len(documents) - 1, BLOCK):
-        block = documents[start : start + BLOCK + 1]
-        if len(wrong := np.flatnonzero(block[1:] < block[:-1])):
-            at = int(wrong[0])
-            what = f"first sequence of document {start + at + 1:,}"
-            findings.add(name, what, f"at least {block[at]}", int(block[at + 1]))
-            return False
-    return findings.compare(name, "sequences, by the last document", sequences, int(documents[-1]))

@@ -4,16 +4,13 @@
     shard_00012.parquet                              the last file is the validation split
 
 The trainer reads files in the order of their names, and rank r of W the row groups r, r + W, ... of each. A
-rank without a row group in the validation file waits forever, so every file with 64
-documents has at least 64 row groups; a group has at most 1,024 documents and 4M tokens.
+rank without a row group in the validation file waits forever, so every file with 64 documents has at least 64
+row groups; a group has at most 1,024 documents and 4M tokens.
 
-Texts are decoded from the tokens of the store, in its splits and selection, so with its tokenizer
-(`packline tokenizer export --to nanochat`) the trainer gets the same ids. Special tokens inside documents
-become their names. Bytes that are not UTF-8, as where an imported document was cut, become U+FFFD. Tokenizers
-that do not keep text (WordPiece, or a space put before it) are refused.
-
-Text is written and not read: `packline build OUT --text text` tokenizes it. A loader gives the trainer tokens
-instead, and resumes exactly. Cost: decoding and compression, about 10 million tokens per second.
+Texts are decoded from the tokens of the store, in its splits and selection, so with its tokenizer (`packline
+tokenizer export --to nanochat`) the trainer gets the same ids. Special tokens inside documents become their
+names. Bytes that are not UTF-8, as where an imported document was cut, become U+FFFD. Tokenizers that do not
+keep text (WordPiece, or a space put before it) are refused.
 """
 
 from __future__ import annotations
@@ -23,7 +20,7 @@ import shlex
 from collections.abc import Iterator
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Literal
 
 import numpy as np
 import pyarrow as pa
@@ -31,23 +28,22 @@ import pyarrow as pa
 from packline.encoders.token_bytes import TokenText, drops_first_space, keeps_text, token_bytes
 from packline.encoders.tokenizer import Tokenizer
 from packline.errors import RecipeError
+from packline.formats.document_view import DocumentView
+from packline.formats.export_record import ExportRecord, Target
 from packline.formats.format import DatasetReader, DocumentFormat, Options
 from packline.formats.layouts.columns import create_parquet, read_footer, schema_of
-from packline.formats.layouts.document_files import FileList, find_below
+from packline.formats.layouts.files import FileList, find_files, paths_of
 from packline.formats.types import (
     DocumentBlock,
     Edges,
     ExportPart,
     ExportPlan,
+    Facts,
     NotPreserved,
     ReadTask,
     Size,
 )
 from packline.store.report import Findings
-
-if TYPE_CHECKING:
-    from packline.formats.document_view import DocumentView
-    from packline.formats.export_record import ExportRecord, Target
 
 NAME = re.compile(r"shard_(\d{5,})\.parquet")
 ENDING = ".parquet"
@@ -60,8 +56,6 @@ BYTES_PER_TOKEN = 4
 
 
 class NanochatOptions(Options, frozen=True):
-    """Options for nanochat's files."""
-
     shard_tokens: Size = 1 << 26
     """Tokens per train file, up to the end of a document: about 250 MB of text."""
     compression: Literal["zstd", "snappy", "none"] = "zstd"
@@ -69,8 +63,6 @@ class NanochatOptions(Options, frozen=True):
 
 
 class Nanochat(DocumentFormat):
-    """nanochat's text."""
-
     name = "nanochat"
     title = "nanochat: shard_00000.parquet of text, the last one for validation"
     options = NanochatOptions
@@ -112,9 +104,7 @@ class Nanochat(DocumentFormat):
             raise RecipeError("nanochat: no documents for training or validation")
         return ExportPlan(tuple(parts), BYTES_PER_TOKEN * view.tokens, lost=tuple(lost))
 
-    def write(
-        self, view: DocumentView, part: ExportPart, target: Target, options: NanochatOptions
-    ) -> dict[str, Any]:
+    def write(self, view: DocumentView, part: ExportPart, target: Target, options: NanochatOptions) -> Facts:
         schema = pa.schema([(TEXT, pa.string())])
         with create_parquet(target, part.name, schema, options.compression) as writer:
             vocabulary = _text_of(view)
@@ -127,22 +117,21 @@ class Nanochat(DocumentFormat):
         return {}
 
     def recognises(self, path: Path) -> bool:
-        names = [path] if path.is_file() else sorted(path.glob(f"*{ENDING}")) if path.is_dir() else []
+        names = paths_of(path, ENDING)
         if not names or not all(NAME.fullmatch(one.name) for one in names):
             return False
         schema = schema_of(names[0])
         return TEXT in schema.names and bool(schema.field(TEXT).type == pa.string())
 
     def open(self, path: Path, options: NanochatOptions, findings: Findings) -> DatasetReader:
-        folder, paths = find_below(path, ENDING, "Parquet files of text, shard_00000.parquet")
-        return TextFiles(folder, paths, findings)
+        what = "Parquet files of text, shard_00000.parquet"
+        return TextFiles(*find_files(path, ENDING, what, below=True), findings)
 
 
 class TextFiles(DatasetReader):
     """Opened files of text: their footers are checked, and they have no tokens to read."""
 
-    def __init__(self, folder: Path, paths: list[Path], findings: Findings) -> None:
-        listed = FileList(folder)
+    def __init__(self, listed: FileList, paths: list[Path], findings: Findings) -> None:
         self.units, self.edges, self.dtype, self.facts = [], "none", np.dtype(np.uint32), {}
         for path in paths:
             file = listed.files[listed.add(path)]
@@ -176,11 +165,7 @@ def block_texts(block: DocumentBlock, vocabulary: TokenText) -> pa.Array:
 
 
 def _text_of(view: DocumentView) -> TokenText:
-    """Bytes of every token of the store's tokenizer, special tokens by their names.
-
-    Raises:
-        RecipeError: decoding does not give the text back.
-    """
+    """Bytes of every token of the store's tokenizer, special tokens by their names."""
     entry = view.tokenizer
     tokenizer = Tokenizer(
         name=entry.name,

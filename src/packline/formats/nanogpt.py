@@ -9,14 +9,11 @@ more than 65,536 is refused. A split that is exactly one shard of the store shar
 
 `meta.pkl` is a pickle: nanoGPT's trainer reads the vocabulary size from it, and its sampler the characters.
 It is needed for vocabularies of single characters, and for the size above 50,304 ids. The sampler then
-encodes a prompt by characters, so it is better omitted for all others, such as GPT-2's. It is written
-(`layouts.pickled`) and never read. Where two ids have the same text, `stoi` gives the smaller.
+encodes a prompt by characters, so it is better omitted for all others, such as GPT-2's. It is written opcode
+by opcode and never read. Where two ids have the same text, `stoi` gives the smaller.
 
-There is no loss mask and no index: documents are delimited by end-of-document tokens alone. Based on
-`train.py`, `sample.py` and the `prepare.py` files of nanoGPT, which is not on the package index: tests use
-NumPy and a loader written from these rules.
-
-Pickles of plain values, written opcode by opcode for trainers that read them. None is read here.
+Based on `train.py`, `sample.py` and the `prepare.py` files of nanoGPT, which is not on the package index:
+tests use NumPy and a loader written from these rules.
 """
 
 from __future__ import annotations
@@ -26,27 +23,19 @@ import struct
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import ClassVar
 
 import numpy as np
 
+from packline.formats.document_view import DocumentView
+from packline.formats.export_record import ExportRecord, Target
 from packline.formats.format import DatasetReader, DocumentFormat, Options
-from packline.formats.layouts.header_shards import (
-    StreamEdges,
-    files_with_suffix,
-    first_bytes,
-    split_of_name,
-    write_tokens,
-)
+from packline.formats.layouts.files import find_files, first_bytes, split_of_name
+from packline.formats.layouts.header_shards import StreamEdges
 from packline.formats.layouts.token_files import ScannedReader, TokenFile
 from packline.formats.llmc import EVALUATION, HEAD, MAGICS
-from packline.formats.types import DatasetFile, ExportPart, ExportPlan, WrittenPart, fitting_dtype
+from packline.formats.types import DatasetFile, ExportPart, ExportPlan, Facts, WrittenPart
 from packline.store.report import Findings
-
-if TYPE_CHECKING:
-    from packline.formats.document_view import DocumentView
-    from packline.formats.export_record import ExportRecord, Target
-
 
 Plain = str | bytes | int | Mapping[str, "Plain"] | Mapping[bytes, int] | Mapping[int, str]
 
@@ -69,15 +58,12 @@ def pickled(value: Plain) -> bytes:
 
 
 DTYPE = np.dtype("<u2")
-LIMITS = {"uint16": 65_536}
 DEFAULT_VOCABULARY = 50_304
 """Vocabulary size of a model in nanoGPT's `train.py` without a meta.pkl."""
 NAMES = ("train.bin", "val.bin", "test.bin")
 
 
 class NanogptOptions(Options, frozen=True):
-    """Options for nanoGPT's files."""
-
     edges: StreamEdges = "eod"
     """Boundary tokens of documents."""
     meta_pkl: bool = False
@@ -87,16 +73,12 @@ class NanogptOptions(Options, frozen=True):
 
 
 class Nanogpt(DocumentFormat):
-    """nanoGPT's two files."""
-
     name = "nanogpt"
     title = "nanoGPT: train.bin and val.bin, uint16 without a header"
     options = NanogptOptions
+    limits: ClassVar = {"uint16": 65_536}
     opened = MappingProxyType(
-        {
-            split: f"no {split}.bin: nanoGPT's train.py opens it and stops without"
-            for split in ("train", "val")
-        }
+        {one: f"no {one}.bin: nanoGPT's train.py opens it and stops without" for one in ("train", "val")}
     )
 
     def recognises(self, path: Path) -> bool:
@@ -119,7 +101,7 @@ class Nanogpt(DocumentFormat):
         return tuple(lines)
 
     def plan(self, view: DocumentView, options: NanogptOptions) -> ExportPlan:
-        fitting_dtype(self.name, view.vocab_size, LIMITS)
+        self.dtype_of(view.vocab_size, options)
         parts = tuple(
             ExportPart(split, split, 0, 0, view.stream(split).tokens, shard=_shard(view, split))
             for split in view.splits
@@ -127,17 +109,14 @@ class Nanogpt(DocumentFormat):
         shared = sum(part.stop * DTYPE.itemsize for part in parts if part.shard)
         return ExportPlan(parts, view.tokens * DTYPE.itemsize - shared, shared, view.not_preserved(self.name))
 
-    def write(
-        self, view: DocumentView, part: ExportPart, target: Target, options: NanogptOptions
-    ) -> dict[str, Any]:
+    def write(self, view: DocumentView, part: ExportPart, target: Target, options: NanogptOptions) -> Facts:
         stream, name = view.stream(part.split), f"{part.split}.bin"
-        if part.shard and stream.shards is not None:
-            (shard,) = stream.shards
-            target.share_stored(shard.files, shard.entry.files[0], name)
-            target.progress(shard.tokens)
+        if shard := stream.shard(part.shard):
+            shard.share(target, name, ".bin")
+            target.progress(part.stop)
         else:
             with target.create(name) as file:
-                write_tokens(file, stream, part.start, part.stop, DTYPE, target)
+                stream.write(file, part.start, part.stop, DTYPE, target)
         return {}
 
     def finish(
@@ -150,14 +129,16 @@ class Nanogpt(DocumentFormat):
                 file.write(meta_pickle(texts))
 
     def open(self, path: Path, options: NanogptOptions, findings: Findings) -> DatasetReader:
-        files = files_with_suffix(path, NAMES, "nanoGPT's train.bin, val.bin")
+        listed, paths = find_files(path, NAMES, "nanoGPT's train.bin, val.bin")
         sources = []
-        for number, file in enumerate(files):
+        for one in paths:
+            file = listed.files[number := listed.add(one)]
             whole = file.bytes - file.bytes % DTYPE.itemsize
             findings.compare(file.name, "size in bytes, a multiple of 2", whole, file.bytes)
             _refuse_header(file, findings)
-            sources.append(TokenFile(files, number, DTYPE, split=split_of_name(file.name)))
-        return ScannedReader(files, sources, marker=options.marker, edges=options.edges, findings=findings)
+            sources.append(TokenFile(listed.files, number, DTYPE, split=split_of_name(file.name)))
+        edges, marker = options.edges, options.marker
+        return ScannedReader(listed.files, sources, marker=marker, edges=edges, findings=findings)
 
 
 def _refuse_header(file: DatasetFile, findings: Findings) -> None:
@@ -169,11 +150,7 @@ def _refuse_header(file: DatasetFile, findings: Findings) -> None:
 
 
 def meta_pickle(texts: list[str]) -> bytes:
-    """Pickle (protocol 2) of nanoGPT's `meta`, for the texts of all ids.
-
-    >>> meta_pickle(["a", "b"])[:16]
-    b'\\x80\\x02}(X\\n\\x00\\x00\\x00vocab_s'
-    """
+    """Pickle (protocol 2) of nanoGPT's `meta`, for the texts of all ids."""
     stoi: dict[str, int] = {}
     for number, text in enumerate(texts):
         stoi.setdefault(text, number)

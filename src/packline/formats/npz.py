@@ -15,8 +15,7 @@ Targets are -100 at padding, at the last token of a document and where the next 
 has no ignored index: there, -100 counts from the end of the vocabulary, like any negative array index. So the
 mask, which chuk-mlx only multiplies with its loss, is 0 at all of these positions and not only at padding:
 `cross_entropy(logits, targets) * mask` learns nothing from them. Rows are padded on the right, so a causal
-model needs no padding mask. `lengths` gives the length of each row: the padding token may be the end of
-document, or a regular token 0, so the length cannot be derived from tokens.
+model needs no padding mask.
 
 With `mask=padding` the mask is 0 at padding only, for trainers that use it in attention and not in the loss.
 
@@ -32,21 +31,27 @@ import zipfile
 from io import BytesIO
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Literal
 
 import numpy as np
 
-from packline.errors import InputError, RecipeError
+from packline.errors import RecipeError
+from packline.formats.export_record import ExportRecord, Target
 from packline.formats.format import Options, RowFormat
-from packline.formats.layouts.header_shards import numbered_files
+from packline.formats.layouts.files import numbered_files
+from packline.formats.npy import read_array_header
 from packline.formats.pt import DAMAGE
-from packline.formats.types import DatasetFile, ExportPart, ExportPlan, NotPreserved, RowFiles
+from packline.formats.row_view import RowView
+from packline.formats.types import (
+    ExportPart,
+    ExportPlan,
+    Facts,
+    NotPreserved,
+    RowFiles,
+    check_name,
+)
 from packline.packing.layout import IGNORED
 from packline.store.report import Findings
-
-if TYPE_CHECKING:
-    from packline.formats.export_record import ExportRecord, Target
-    from packline.formats.row_view import RowView
 
 NAME = re.compile(r"(?P<prefix>.+)_batch_(?P<number>\d{4,})\.npz")
 KEYS = ("input_tensor", "target_tensor", "attention_mask_tensor", "lengths")
@@ -59,8 +64,6 @@ NPY_HEADER = 128
 
 
 class NpzOptions(Options, frozen=True):
-    """Options for batches in `.npz` files."""
-
     prefix: str = "tokenized"
     """Prefix of file names."""
     dtype: str = "int32"
@@ -73,17 +76,14 @@ class NpzOptions(Options, frozen=True):
 
 
 class Npz(RowFormat):
-    """Batches in `.npz` files."""
-
     name = "npz"
     title = "chuk-mlx: PREFIX_batch_0001.npz with input, target, mask and lengths"
     options = NpzOptions
     shuffled = False
 
     def trainer_lines(self, out: str, record: ExportRecord, options: NpzOptions) -> tuple[str, ...]:
-        mask = 'batch["attention_mask_tensor"]'
-        if options.mask == "padding":
-            mask = f'(batch["target_tensor"] != {options.ignore_index})'
+        padding = f'(batch["target_tensor"] != {options.ignore_index})'
+        mask = padding if options.mask == "padding" else 'batch["attention_mask_tensor"]'
         first = f"{record.train_folder(out)}/{options.prefix}_batch_0001.npz"
         return (
             "import mlx.core as mx",
@@ -97,31 +97,23 @@ class Npz(RowFormat):
 
     def plan(self, view: RowView, options: NpzOptions) -> ExportPlan:
         dtype = _checked_dtype(view.vocab_size, options)
-        if not options.prefix or "/" in options.prefix:
-            raise RecipeError(
-                f"npz: expected a prefix that can begin a file's name, found {options.prefix!r}"
-            )
+        check_name(self.name, "prefix", options.prefix)
         size = view.batch_size or BATCH_SIZE
         each = _file_bytes(size, view.seq_len, dtype)
         rows = max(PART_BYTES // each, 1) * size
-        parts = tuple(
-            ExportPart(
-                f"batches-{start // size + 1:04d}",
-                number=start // size + 1,
-                start=start,
-                stop=min(start + rows, view.rows),
-            )
-            for start in range(0, view.rows, rows)
-        )
+        parts = []
+        for start in range(0, view.rows, rows):
+            number, stop = start // size + 1, min(start + rows, view.rows)
+            parts.append(ExportPart(f"batches-{number:04d}", number=number, start=start, stop=stop))
         whole, rest = divmod(view.rows, size)
         total = whole * each + (_file_bytes(rest, view.seq_len, dtype) if rest else 0)
         lost = view.not_preserved(masks=True, boundaries=False)
         if 0 <= options.ignore_index < view.vocab_size:
             why = f"the ignore_index {options.ignore_index} is an id of the vocabulary too"
             lost = (*lost, NotPreserved("loss mask", view.tokens, "tokens", why))
-        return ExportPlan(parts, total, lost=lost)
+        return ExportPlan(tuple(parts), total, lost=lost)
 
-    def write(self, view: RowView, part: ExportPart, target: Target, options: NpzOptions) -> dict[str, Any]:
+    def write(self, view: RowView, part: ExportPart, target: Target, options: NpzOptions) -> Facts:
         dtype, size = _checked_dtype(view.vocab_size, options), view.batch_size or BATCH_SIZE
         for number, start in enumerate(range(part.start, part.stop, size), part.number):
             stop = min(start + size, part.stop)
@@ -134,20 +126,14 @@ class Npz(RowFormat):
         return {}
 
     def recognises(self, path: Path) -> bool:
-        folder, found = numbered_files(path, NAME)
+        files, _ = numbered_files(path, NAME)
         try:
-            return bool(found) and "input_tensor.npy" in zipfile.ZipFile(folder / found[0][0]).namelist()
+            return bool(files) and "input_tensor.npy" in zipfile.ZipFile(files[0].path).namelist()
         except DAMAGE:
             return False
 
     def check(self, path: Path, findings: Findings) -> RowFiles:
-        folder, found = numbered_files(path, NAME)
-        if not found:
-            raise InputError(
-                f"{path}: expected batches, *_batch_0001.npz and so on, found none",
-                hint="name the folder that has the files in it, or one file",
-            )
-        files = [DatasetFile.of(folder / match[0], folder) for match in found]
+        files, found = numbered_files(path, NAME, "batches, *_batch_0001.npz and so on")
         first: tuple[np.dtype, int] | None = None
         for file in files:
             try:
@@ -164,7 +150,6 @@ class Npz(RowFormat):
 
 
 def _check_numbers(matches: list[re.Match[str]], findings: Findings) -> None:
-    """Check that the batches of each prefix are numbered without gaps."""
     for before, match in pairwise(matches):
         expected, found = int(before["number"]) + 1, int(match["number"])
         if before["prefix"] == match["prefix"] and found != expected:
@@ -173,12 +158,7 @@ def _check_numbers(matches: list[re.Match[str]], findings: Findings) -> None:
 
 
 def _tensors_of(path: Path) -> tuple[tuple[int, ...], np.dtype]:
-    """Shape and dtype of the tensors of a batch, from their headers.
-
-    Raises:
-        KeyError: there is no `input_tensor`.
-        ValueError: arrays that do not match; any other of `DAMAGE`: a damaged archive.
-    """
+    """Shape and dtype of the tensors of a batch, from their headers."""
     with zipfile.ZipFile(path) as archive:
         shape, dtype = _array_header(archive, KEYS[0])
         if len(shape) != 2 or dtype.kind not in "iu":
@@ -193,10 +173,7 @@ def _tensors_of(path: Path) -> tuple[tuple[int, ...], np.dtype]:
 def _array_header(archive: zipfile.ZipFile, key: str) -> tuple[tuple[int, ...], np.dtype]:
     """Shape and dtype of an array, whose size has to match them."""
     with archive.open(f"{key}.npy") as member:
-        formats = np.lib.format
-        version = formats.read_magic(member)
-        read = formats.read_array_header_1_0 if version == (1, 0) else formats.read_array_header_2_0
-        shape, _, dtype = read(member)
+        shape, dtype = read_array_header(member)
         size = math.prod(shape) * dtype.itemsize
         found = archive.getinfo(f"{key}.npy").file_size - member.tell()
         if dtype.hasobject or size != found:
@@ -207,7 +184,6 @@ def _array_header(archive: zipfile.ZipFile, key: str) -> tuple[tuple[int, ...], 
 def batch_arrays(
     view: RowView, start: int, stop: int, dtype: np.dtype, options: NpzOptions
 ) -> dict[str, np.ndarray]:
-    """Arrays of a batch of rows, in the order of its file."""
     read = view.read(start, stop, ("tokens", "targets", "loss_mask"))
     lengths = view.lengths(start, stop)
     targets, mask = read["targets"], read["loss_mask"]
@@ -224,11 +200,6 @@ def batch_arrays(
 
 
 def _checked_dtype(vocab_size: int, options: NpzOptions) -> np.dtype:
-    """Dtype of the tensors.
-
-    Raises:
-        RecipeError: it is not an integer, or cannot hold every id and `ignore_index`.
-    """
     try:
         dtype = np.dtype(options.dtype).newbyteorder("<")
     except TypeError:

@@ -12,17 +12,11 @@ single split is in the folder itself, several are in `train/`, `val/` and `masks
 trainer splits a line at commas and uses two numbers, so quotes and commas in an id do no harm; a line break
 would, so it is replaced by a space.
 
-A `.npy` shares the file of a shard of the store if the bytes of its tokens are the same. The `.csv.gz` has no
-time and no name in its header, so equal exports have equal bytes (with the same zlib).
-
 Reading: the dtype is the exported one, else follows from the last end and the file size (uint16, uint32 or
 uint64; uint8 has to be given explicitly); lines may be `start,end` alone, as OLMo-core writes them. Without
 any `.csv.gz` documents are found by their ends, and the dtype is that of the vocabulary. Source and loc are
 not imported into a store, whose provenance names the `.npy`; ids are. Based on `tokenizer/memmap_writer.py`
 of dolma and `data/utils.py` of OLMo-core; tests use a reader written from these rules.
-
-Cost: writes the lines of 0.3 million documents per second, and reads 1 million, each in one process; 8 bytes
-of memory per document while reading.
 """
 
 from __future__ import annotations
@@ -33,34 +27,31 @@ import io
 import zlib
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, ClassVar, Literal
 
+import msgspec
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv as pacsv
 
 from packline.errors import CorruptStore, RecipeError
+from packline.formats.document_view import DocumentView
+from packline.formats.export_record import ExportRecord, Target
 from packline.formats.format import DatasetReader, DocumentFormat, Options
 from packline.formats.layouts.document_files import (
     SHARD_TOKENS,
-    FileList,
     TokensAndEnds,
     ends_of,
-    find_below,
     folder_of,
     open_documents,
     plan_files,
-    shared_bytes,
     write_files,
 )
-from packline.formats.types import Edges, ExportPart, ExportPlan, Files, Size, fitting_dtype
+from packline.formats.layouts.files import FileList, find_files
+from packline.formats.types import Edges, ExportPart, ExportPlan, Facts, Files, Size, check_name
+from packline.store.report import Findings
 
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-    from packline.formats.document_view import DocumentView
-    from packline.formats.export_record import ExportRecord, Target
-    from packline.store.report import Findings
-
-LIMITS = {"uint16": 65_536, "uint32": 2**32}
 DTYPES: dict[int, np.dtype] = {size: np.dtype(f"<u{size}") for size in (2, 4, 8)}
 """Dtypes that lines and sizes together can determine; without uint8, since half a uint16 file would look like
 it."""
@@ -74,8 +65,6 @@ LINE_BYTES = 24
 
 
 class OlmoOptions(Options, frozen=True):
-    """Options for OLMo's files."""
-
     files: Files = "many"
     """many: one file per shard of the store, sharing its bytes; single: one file per split."""
     dtype: Literal["auto", "uint8", "uint16", "uint32", "uint64"] = "auto"
@@ -95,11 +84,10 @@ class OlmoOptions(Options, frozen=True):
 
 
 class Olmo(DocumentFormat):
-    """OLMo's token files."""
-
     name = "olmo"
     title = "OLMo, dolma: part-0-NNNNN.npy without a header, with .csv.gz and masks"
     options = OlmoOptions
+    limits: ClassVar = {"uint16": 65_536, "uint32": 2**32}
 
     def recognises(self, path: Path) -> bool:
         if path.is_file():
@@ -112,7 +100,7 @@ class Olmo(DocumentFormat):
     def trainer_lines(self, out: str, record: ExportRecord, options: OlmoOptions) -> tuple[str, ...]:
         entry, folder = record.tokenizer, record.train_folder("")
         masks = any(file.name.startswith(f"{MASKS}/") for file in record.files)
-        dtype = fitting_dtype(self.name, entry.vocab_size, LIMITS, options.dtype)
+        dtype = self.dtype_of(entry.vocab_size, options)
         return (
             "from olmo_core.data import NumpyDatasetDType, NumpyFSLDatasetConfig, TokenizerConfig",
             "",
@@ -129,33 +117,25 @@ class Olmo(DocumentFormat):
         )
 
     def plan(self, view: DocumentView, options: OlmoOptions) -> ExportPlan:
-        dtype = fitting_dtype(self.name, view.vocab_size, LIMITS, options.dtype)
-        if "/" in options.prefix or not options.prefix:
-            raise RecipeError(f"olmo: expected a prefix that can be in a name, found {options.prefix!r}")
-        parts = plan_files(view, dtype, options.shard_tokens, options.files)
-        if (most := max(part.number for part in parts) + 1) > MOST_FILES:
+        check_name(self.name, "prefix", options.prefix)
+        plan = plan_files(self, view, options, bytes_each=LINE_BYTES, keeps_loss=True, keeps_provenance=True)
+        if (most := max(part.number for part in plan.parts) + 1) > MOST_FILES:
             raise RecipeError(
                 f"olmo: expected at most {MOST_FILES:,} files, found {most:,}", hint="set shard_tokens larger"
             )
-        shared = shared_bytes(view, parts, with_loss=view.has_loss)
-        size = view.tokens * (dtype.itemsize + view.has_loss) + LINE_BYTES * view.documents
-        lost = view.not_preserved(self.name, keeps_loss=True, keeps_provenance=True)
-        counts = {split: sum(part.split == split for part in parts) for split in view.splits}
         ends = (
-            f"{max(counts.values()):,} files in a split: OLMo-core's NumpyFSLDataset drops up to "
+            f"{most:,} files in a split: OLMo-core's NumpyFSLDataset drops up to "
             "sequence_length - 1 tokens at the end of each; --set files=single writes one, and "
             "ConcatAndChunkInstanceSource drops none"
         )
-        return ExportPlan(tuple(parts), size - shared, shared, lost, (ends,) if most > 1 else ())
+        return msgspec.structs.replace(plan, warnings=(ends,) if most > 1 else ())
 
-    def write(
-        self, view: DocumentView, part: ExportPart, target: Target, options: OlmoOptions
-    ) -> dict[str, Any]:
-        dtype = fitting_dtype(self.name, view.vocab_size, LIMITS, options.dtype)
+    def write(self, view: DocumentView, part: ExportPart, target: Target, options: OlmoOptions) -> Facts:
+        dtype = self.dtype_of(view.vocab_size, options)
         stream = view.stream(part.split)
         name = f"{folder_of(view, part.split)}{options.prefix}-{part.number:05d}"
         mask = f"{MASKS}/{name}.npy" if view.has_loss else ""
-        tokens = write_files(stream, part, dtype, target, f"{name}.npy", mask)
+        write_files(stream, part, dtype, target, f"{name}.npy", mask)
         with (
             target.create(f"{name}.csv.gz") as file,
             gzip.GzipFile("", "wb", COMPRESSION, file, mtime=0) as packed,
@@ -166,34 +146,28 @@ class Olmo(DocumentFormat):
                 origins = stream.provenance(first, first + len(ends))
                 packed.write(_lines(starts, ends, origins))
                 begin, first = int(ends[-1]), first + len(ends)
-        return {"name": f"{name}.npy", "tokens": tokens}
+        return {}
 
     def open(self, path: Path, options: OlmoOptions, findings: Findings) -> DatasetReader:
-        folder, paths = find_below(path, ".npy", "OLMo's .npy files")
-        masks = folder / MASKS
-        listed = FileList(folder)
+        listed, paths = find_files(path, ".npy", "OLMo's .npy files", below=True)
+        masks = listed.folder / MASKS
         opened = [
             _open_file(one, listed, masks, findings)
             for one in paths
             if path.is_file() or masks not in one.parents
         ]
         lines = {one.number: _lines_of(Path(one.file.path)) for one in opened}
+
+        def ids(number: int, start: int, stop: int) -> list[str | None]:
+            return _ids(lines[number], start, stop)
+
+        needed = ".csv.gz next to .npy files"
         return open_documents(
-            path,
-            listed,
-            opened,
-            options,
-            findings,
-            format=self.name,
-            limits=LIMITS,
-            dtypes=DTYPES,
-            needed=".csv.gz next to .npy files",
-            ids=lambda number, start, stop: _ids(lines[number], start, stop),
+            self, path, listed, opened, options, findings, dtypes=DTYPES, needed=needed, ids=ids
         )
 
 
 def _open_file(path: Path, listed: FileList, masks: Path, findings: Findings) -> TokensAndEnds:
-    """A `.npy` file and the files that belong to it."""
     number = listed.add(path)
     file = listed.files[number]
     one = TokensAndEnds(file, number, _lines_of(Path(file.name)).as_posix())
@@ -227,13 +201,7 @@ def _read_ends(path: Path, name: str, findings: Findings) -> np.ndarray | None:
 
 
 def _lines(starts: np.ndarray, ends: np.ndarray, origins: pa.Table) -> bytes:
-    """Lines for documents, as Python's csv writes them, each without line breaks inside.
-
-    OLMo-core reads a line at a time and does not handle quotes.
-    """
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
+    """Lines for documents, as Python's csv writes them, without breaks within: OLMo-core reads by lines."""
     ids, files = (origins.column(name).cast(pa.string()) for name in ("id", "file"))
     columns = [pa.array(starts), pa.array(ends), pc.fill_null(ids, ""), files, origins.column("position")]
     if any(pc.any(pc.match_substring_regex(names, '[",\\r\\n]')).as_py() for names in (ids, files)):
@@ -250,32 +218,22 @@ def _lines(starts: np.ndarray, ends: np.ndarray, origins: pa.Table) -> bytes:
 
 
 def _characters(texts: pa.LargeStringArray) -> bytes:
-    """Texts one after another, as UTF-8."""
     _, offsets, data = texts.buffers()
     bounds = np.frombuffer(offsets, np.int64)[texts.offset : texts.offset + len(texts) + 1]
     return bytes(data[int(bounds[0]) : int(bounds[-1])]) if len(texts) else b""
 
 
 def _read_table(path: Path, columns: int) -> pa.Table:
-    """Lines of a `.csv.gz`: start and end int64, and the requested further columns as text.
-
-    Raises:
-        CorruptStore: it cannot be read, or has other lines.
-    """
-    import pyarrow as pa
-    import pyarrow.csv as pacsv
-
+    """Lines of a `.csv.gz`: start and end int64, and the requested further columns as text."""
     try:
         with gzip.open(path) as file:
             data = file.read()
     except (OSError, EOFError, zlib.error) as error:
         raise CorruptStore(f"{path}: damaged gzip: {error}") from error
-    names = ["start", "end", "id", "src", "loc"]
+    types = {f"f{place}": pa.int64() if place < 2 else pa.string() for place in range(5)}
     if not data:
-        return pa.table({name: pa.array([], pa.int64() if name in names[:2] else pa.string())
-                         for name in names[:columns]})  # fmt: skip
+        return pa.schema(list(types.items())).empty_table().select(range(columns))
     reading = pacsv.ReadOptions(autogenerate_column_names=True, use_threads=False, block_size=len(data) + 1)
-    types = {f"f{place}": pa.int64() if place < 2 else pa.string() for place in range(len(names))}
     try:
         table = pacsv.read_csv(
             pa.BufferReader(data),
@@ -283,7 +241,7 @@ def _read_table(path: Path, columns: int) -> pa.Table:
             pacsv.ParseOptions(newlines_in_values=True),
             pacsv.ConvertOptions(column_types=types, strings_can_be_null=False),
         )
-    except (pa.ArrowInvalid, pa.ArrowException) as error:
+    except pa.ArrowException as error:
         raise CorruptStore(f"{path}: expected lines of start,end,id,src,loc: {error}") from error
     if table.num_columns < 2 or table.column(0).null_count or table.column(1).null_count:
         raise CorruptStore(f"{path}: expected two numbers at the beginning of each line")

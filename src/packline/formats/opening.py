@@ -4,17 +4,14 @@
          └─ metadata ── end and beginning of documents ── marker ──> DatasetReader
 
 Where a marker separates documents, the format opens the data set twice, because the metadata may declare the
-marker. Only headers and indexes are read. Metadata is that of `packline.json`, or `DatasetReader.facts`.
-
-Ids of one tokenizer are valid ids of another, so a wrong tokenizer would show only in a model that was
-trained on them. A contradiction with the metadata is refused before work starts; an oddity is noted. A
-vocabulary that was rounded up, or that lacks added tokens, as some projects write it, is no contradiction.
-Data sets without tokenizer metadata are accepted.
+marker. Only headers and indexes are read. Ids of one tokenizer are valid ids of another, so a contradiction
+with the metadata is refused, and an oddity is noted. A vocabulary that was rounded up, or that lacks added
+tokens, is no contradiction; data sets without metadata are accepted.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,12 +23,11 @@ from packline.encoders.special_tokens import Boundary, resolve_boundary
 from packline.encoders.tokenizer import Tokenizer, load_tokenizer
 from packline.errors import InputError, PacklineError, RecipeError, TokenizerError
 from packline.formats.boundaries import BoundaryPolicy
-from packline.formats.export_record import RECORD, ExportRecord, check_places, read_record
+from packline.formats.export_record import ExportRecord, check_places, note_strays, read_record
 from packline.formats.format import (
     DatasetReader,
     DocumentFormat,
     Format,
-    Options,
     convert_options,
     get_format,
     recognise,
@@ -56,17 +52,12 @@ class OpenedDataset:
 
     @property
     def policy(self) -> BoundaryPolicy:
-        """Conversion of its documents to stored ones."""
         boundary = self.boundary
         return BoundaryPolicy(self.reader.edges, boundary.eod_id, boundary.bos_id, self.tokenizer.vocab_size)
 
 
 def find_format(path: Path, name: str | None) -> Format:
-    """The format that is given, named by `packline.json`, or recognised without ambiguity.
-
-    Raises:
-        InputError: a missing data set, or an unclear format.
-    """
+    """The format that is given, named by `packline.json`, or recognised without ambiguity."""
     if not path.exists() and not Path(f"{path}.idx").is_file():  # Megatron paths have no suffix
         raise InputError(f"cannot find {path}", hint="check the path")
     if name is not None:
@@ -76,11 +67,7 @@ def find_format(path: Path, name: str | None) -> Format:
 
 
 def document_format(path: Path, name: str | None) -> DocumentFormat:
-    """The format of a data set of documents; see `find_format`.
-
-    Raises:
-        RecipeError: it holds rows, or text.
-    """
+    """The format of a data set of documents; see `find_format`."""
     format = find_format(path, name)
     if isinstance(format, DocumentFormat) and format.holds_text:
         raise RecipeError(
@@ -104,52 +91,68 @@ def open_dataset(
     options: dict[str, Any],
     findings: Findings,
 ) -> OpenedDataset:
-    """Read the headers of a data set; enter problems of headers and sizes in `findings`.
-
-    Raises:
-        InputError: a missing data set, or one in another format.
-        RecipeError: invalid options, or a data set of rows.
-        TokenizerError: the wrong tokenizer, or an unclear end of document.
-    """
+    """Read the headers of a data set; enter problems of headers and sizes in `findings`."""
     refuse_toml(path, "a dataset of another project")
     format = document_format(path, format_name)
     record = find_record(path)
     if record is not None and path.is_dir():
         check_places(path, record, findings)
     tokenizer = load_tokenizer(tokenizer_name)
-    given = with_vocabulary(make_options(format, options, record), tokenizer.vocab_size)
-    reader = read_headers(format, path, given, first := Findings())
-    declared_eod, declared_bos = declared_boundary(record, reader.facts)
-    boundary = resolve_boundary(
-        tokenizer, declared_eod if eod is None else eod, declared_bos if bos is None else bos
-    )
-    before = reader.edges == "bos" and boundary.bos_id is not None
-    known = with_marker(given, boundary.bos_id if before else boundary.eod_id)
-    if known is not given:
-        reader = read_headers(format, path, known, findings)
-    else:
-        findings.include(first)
-    if record is not None and path.is_dir():
-        _refuse_strays(reader, record, findings)
+    given = make_options(format, options, record)
+    if getattr(given, "vocab_size", 0) is None:  # it decides the dtype where no file declares it
+        given = msgspec.structs.replace(given, vocab_size=tokenizer.vocab_size)
+
+    def resolve(eod: str | int | None, bos: str | int | None) -> tuple[int | None, int | None]:
+        boundary = resolve_boundary(tokenizer, eod, bos)
+        return boundary.eod_id, boundary.bos_id
+
+    reader, known, asked = open_marked(format, path, given, (eod, bos), record, resolve, findings)
+    boundary = resolve_boundary(tokenizer, *asked)
+    if (
+        record is not None and path.is_dir()
+    ):  # files that would be read although the export did not write them
+        note_strays((file.name for file in reader.files), record, findings)
     notes = check_metadata(str(path), tokenizer, boundary.eod_id, record, reader.facts)
     return OpenedDataset(format, known, reader, tokenizer, boundary, notes)
 
 
-def _refuse_strays(reader: DatasetReader, record: ExportRecord, findings: Findings) -> None:
-    """Note files that would be read although the export did not write them."""
-    listed = {entry.name for entry in record.files}
-    for file in reader.files:
-        if file.name not in listed:
-            findings.add(file.name, "a stray file", "nothing", f"a file that {RECORD} does not list")
+Boundaries = tuple[str | int | None, str | int | None]
+"""End and beginning of documents."""
+
+
+def open_marked(
+    format: DocumentFormat,
+    path: Path,
+    options: Any,
+    given: Boundaries,
+    record: ExportRecord | None,
+    resolve: Callable[[str | int | None, str | int | None], tuple[int | None, int | None]],
+    findings: Findings,
+) -> tuple[DatasetReader, Any, Boundaries]:
+    """Open a data set, again if its metadata declares a marker that the options lack.
+
+    Args:
+        given: boundary tokens; those that are None are taken from the metadata.
+        resolve: makes ids of them.
+
+    Returns:
+        The reader, its options, and the boundary tokens, given or declared.
+    """
+    reader = read_headers(format, path, options, first := Findings())
+    declared = declared_boundary(record, reader.facts)
+    eod, bos = (there if one is None else one for one, there in zip(given, declared, strict=True))
+    end, begin = resolve(eod, bos)
+    marker = begin if reader.edges == "bos" and begin is not None else end
+    if getattr(options, "marker", 0) is not None or marker is None:
+        findings.include(first)
+    else:
+        options = msgspec.structs.replace(options, marker=marker)
+        reader = read_headers(format, path, options, findings)
+    return reader, options, (eod, bos)
 
 
 def read_headers(format: DocumentFormat, path: Path, options: Any, findings: Findings) -> DatasetReader:
-    """Call `format.open`; any problem with the data is an error with its position.
-
-    Raises:
-        InputError: a file disappears or cannot be read.
-        CorruptStore: a library cannot parse a file.
-    """
+    """Call `format.open`; any problem with the data is an error with its position."""
     with readable(path):
         return format.open(path, options, findings)
 
@@ -180,43 +183,15 @@ MOST_ROUNDED = 1024
 
 
 def find_record(path: Path) -> ExportRecord | None:
-    """The `packline.json` of an export, if there is one.
-
-    Args:
-        path: a data set's folder, or a file in it.
-
-    Raises:
-        CorruptStore: it is damaged, or of a newer version.
-    """
+    """The `packline.json` of an export, if there is one."""
     return read_record(path if path.is_dir() else path.parent)
 
 
 def make_options(format: Format, options: dict[str, Any], record: ExportRecord | None) -> Any:
-    """Options of a format: the given ones, else those of the export, else the format's defaults.
-
-    Args:
-        options: given options; numbers and booleans may be strings.
-
-    Raises:
-        RecipeError: an unknown option, or an invalid value.
-    """
+    """Options of a format: the given ones, else those of the export, else the format's defaults."""
     if record is not None and record.format == format.name:
         options = record.options | options
     return convert_options(format, options)
-
-
-def with_marker(options: Options, marker: int | None) -> Any:
-    """Options with the token between documents set, if they have a field for it that is unset."""
-    if getattr(options, "marker", 0) is not None or marker is None:
-        return options
-    return msgspec.structs.replace(options, marker=marker)
-
-
-def with_vocabulary(options: Options, size: int) -> Any:
-    """Options with the vocabulary size set, if unset; it decides the dtype where no file declares it."""
-    if getattr(options, "vocab_size", 0) is not None:
-        return options
-    return msgspec.structs.replace(options, vocab_size=size)
 
 
 def declared_boundary(
@@ -236,9 +211,6 @@ def check_metadata(
 
     Returns:
         Notes on oddities.
-
-    Raises:
-        TokenizerError: the data set cannot come from this tokenizer.
     """
     hint = "name the tokenizer that made these ids"
     if record is not None and record.tokenizer.fingerprint != tokenizer.fingerprint:
@@ -262,7 +234,7 @@ def check_metadata(
             hint="name the right tokenizer, or that token with --eod",
         )
     name = facts.get("tokenizer")
-    if isinstance(name, str) and name and not _may_be_called(name, tokenizer):
+    if isinstance(name, str) and name and not _parts(name) & (_parts(tokenizer.name) | {tokenizer.kind}):
         return [f"{where} names the tokenizer {name}, and not {tokenizer.name}"]
     return []
 
@@ -274,11 +246,7 @@ def _same_vocabulary(size: int, tokenizer: Tokenizer) -> bool:
     return without_added <= size <= whole or rounded
 
 
-def _may_be_called(name: str, tokenizer: Tokenizer) -> bool:
-    """True if two names share a part; paths and hub ids of the same tokenizer may differ in the rest."""
-    return bool(_parts(name) & (_parts(tokenizer.name) | {tokenizer.kind}))
-
-
 def _parts(name: str) -> set[str]:
+    """Words by which a path and a hub id of the same tokenizer are compared."""
     parts = {part.partition("@")[0].partition(".")[0].lower() for part in name.replace("\\", "/").split("/")}
     return parts - {"", "tokenizer", "tokenizers"}

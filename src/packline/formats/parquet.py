@@ -4,22 +4,18 @@
     validation-00000-of-00001.parquet    labels or loss_mask where there is a mask; provenance on request
 
 The `datasets` library recognises splits by these names. Row groups have at most 65,536 documents and 4M
-tokens, so a reader needs 16 MB per column at a time. Values are written plain, because a dictionary does not
-help with ids, and compressed with zstd, since half of the bytes of an int32 are zero. Pages have checksums,
-which packline checks when it reads them. The same version of pyarrow gives equal documents equal bytes.
+tokens, so a reader needs 16 MB per column at a time. Pages have checksums, which packline checks when it
+reads them.
 
 Packline reads all files of a folder and its subfolders, from any writer, that have a column of lists of
 integers; others are reported as problems. Splits follow from the names of files and folders, as for `arrow`.
-
-Cost: compression; `compression=none` is about as fast as `arrow`. Reading needs memory for a batch of rows
-and the pages around it, even where a file is one row group. Requires pyarrow only.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import pyarrow as pa
@@ -29,7 +25,7 @@ from packline.errors import CorruptStore
 from packline.formats.document_view import DocumentView
 from packline.formats.export_record import ExportRecord, Target
 from packline.formats.format import DatasetReader, DocumentFormat
-from packline.formats.layouts.column_reader import ColumnFile, Columns, ColumnsReader, split_of_path
+from packline.formats.layouts.column_reader import ColumnFile, Columns, ColumnsReader
 from packline.formats.layouts.columns import (
     WEIGHTS,
     ColumnOptions,
@@ -42,9 +38,9 @@ from packline.formats.layouts.columns import (
     record_batches,
     schema_of,
 )
-from packline.formats.layouts.document_files import FileList, find_below
+from packline.formats.layouts.files import find_files, paths_of, split_of_path
 from packline.formats.layouts.token_files import BLOCK_DOCUMENTS, BLOCK_TOKENS
-from packline.formats.types import DatasetFile, ExportPart, ExportPlan
+from packline.formats.types import DatasetFile, ExportPart, ExportPlan, Facts
 from packline.ragged import offsets_of
 from packline.store.report import Findings
 
@@ -55,32 +51,22 @@ FILE = "{split}-{number:05d}-of-{count:05d}.parquet"
 
 
 class ParquetOptions(ColumnOptions, frozen=True):
-    """Options for Parquet files."""
-
     compression: Literal["zstd", "snappy", "none"] = "zstd"
     """Writing: compression of pages."""
 
 
 class Parquet(DocumentFormat):
-    """Parquet files with one row per document."""
-
     name = "parquet"
     title = "Parquet: train-00000-of-00001.parquet, one document per row in input_ids"
     options = ParquetOptions
 
     def trainer_lines(self, out: str, record: ExportRecord, options: ParquetOptions) -> tuple[str, ...]:
-        return (
-            "from datasets import load_dataset",
-            "",
-            f"dataset = load_dataset({out!r})  # by split",
-        )
+        return ("from datasets import load_dataset", "", f"dataset = load_dataset({out!r})  # by split")
 
     def plan(self, view: DocumentView, options: ParquetOptions) -> ExportPlan:
         return plan_columns(view, options, self.name, FILE)
 
-    def write(
-        self, view: DocumentView, part: ExportPart, target: Target, options: ParquetOptions
-    ) -> dict[str, Any]:
+    def write(self, view: DocumentView, part: ExportPart, target: Target, options: ParquetOptions) -> Facts:
         schema = make_schema(column_types(view, options))
         repeated = [name for name in ("source", "file") if name in schema.names]
         with create_parquet(target, part.name, schema, options.compression, repeated) as writer:
@@ -91,18 +77,14 @@ class Parquet(DocumentFormat):
         return {}
 
     def recognises(self, path: Path) -> bool:
-        if path.is_dir():
-            path = next((one for one in sorted(path.rglob(f"*{ENDING}")) if one.is_file()), path)
-        if not path.name.endswith(ENDING) or not path.is_file():
-            return False
-        schema = schema_of(path)
+        found = paths_of(path, ENDING, below=True)
+        schema = schema_of(found[0]) if found and found[0].suffix == ENDING else pa.schema([])
         if WEIGHTS in schema.names:  # rows
             return False
         return Columns.of(schema, ColumnOptions().column, False, path.name, Findings()) is not None
 
     def open(self, path: Path, options: ParquetOptions, findings: Findings) -> DatasetReader:
-        folder, paths = find_below(path, ENDING, "Parquet files, *.parquet")
-        listed = FileList(folder)
+        listed, paths = find_files(path, ENDING, "Parquet files, *.parquet", below=True)
         numbers = [listed.add(one) for one in paths]
         opened = [ParquetFile.open(listed.files, number, options, findings) for number in numbers]
         sources = [file for file in opened if file is not None]
@@ -172,14 +154,8 @@ class ParquetFile(ColumnFile):
 def _begin(group: pq.RowGroupMetaData) -> int:
     """Offset of the first byte of a row group."""
     columns = [group.column(number) for number in range(group.num_columns)]
-    return min(
-        (
-            column.data_page_offset
-            if column.dictionary_page_offset is None
-            else min(column.dictionary_page_offset, column.data_page_offset)
-        )
-        for column in columns
-    )
+    pages = [page for one in columns for page in (one.dictionary_page_offset, one.data_page_offset)]
+    return min(page for page in pages if page is not None)
 
 
 def _end(group: pq.RowGroupMetaData) -> int:

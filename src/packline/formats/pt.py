@@ -21,11 +21,6 @@ A torch file of one tensor of integers is a zip archive of stored members, as ma
 template and, when read, compared with it: nothing in it is ever executed, and torch is not needed. Anything
 but a row of integers is refused. Based on files written by torch 2.13; tested with
 `torch.load(weights_only=True)`. Does not read files from before torch 1.6, which are not archives.
-
-The project's loader reads the files in the order of names and truncates those that are too long for the
-model; rows of the model's own length need no truncation. Cost: eight bytes per token, four times a store. A
-file of 32,768 tokens is 256 KB, so 10^10 tokens are 300,000 files; creating one takes a third of a
-millisecond, which for short rows is most of the work.
 """
 
 from __future__ import annotations
@@ -38,28 +33,27 @@ import zipfile
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import msgspec
 import numpy as np
 
-from packline.errors import CorruptStore, InputError, RecipeError
+from packline.errors import CorruptStore, RecipeError
+from packline.formats.export_record import Target
 from packline.formats.format import Options, RowFormat
-from packline.formats.layouts.header_shards import numbered_files, read_facts
+from packline.formats.layouts.files import numbered_files, read_facts
+from packline.formats.row_view import RowView
 from packline.formats.types import (
     DatasetFile,
     ExportPart,
     ExportPlan,
+    Facts,
     NotPreserved,
     RowFiles,
     Size,
     WrittenPart,
 )
 from packline.store.report import Findings
-
-if TYPE_CHECKING:
-    from packline.formats.export_record import Target
-    from packline.formats.row_view import RowView
 
 ALIGNMENT = 64
 DAMAGE = (
@@ -119,11 +113,7 @@ def tensor_file_bytes(count: int, name: str) -> int:
 
 
 def read_tensor(path: str | Path) -> np.ndarray:
-    """Integers of a file, `[n]`, in the file's dtype.
-
-    Raises:
-        CorruptStore: it is damaged, or holds something else.
-    """
+    """Integers of a file, `[n]`, in the file's dtype."""
     try:
         with zipfile.ZipFile(path) as archive:
             names = [name for name in archive.namelist() if name.count("/") == 1]
@@ -153,7 +143,6 @@ def read_tensor(path: str | Path) -> np.ndarray:
 
 
 def _program(count: int, storage: str) -> bytes:
-    """`data.pkl` of a tensor of `count` integers."""
     number = _packed(count)
     return _HEAD % storage.encode() + number + b"tq\x05QK\x00" + number + _TAIL
 
@@ -183,8 +172,6 @@ BLOCK_TOKENS = 1 << 20
 
 
 class PtOptions(Options, frozen=True):
-    """Options for rows in torch files."""
-
     dataset: str = "packline"
     """Name of the dataset in metadata.json."""
     max_files: Size | None = None
@@ -192,8 +179,6 @@ class PtOptions(Options, frozen=True):
 
 
 class Pt(RowFormat):
-    """Rows in torch files."""
-
     name = "pt"
     title = "Temporal Eigenstate Networks: chunk_000000.pt, int64 rows, with metadata.json"
     options = PtOptions
@@ -221,14 +206,12 @@ class Pt(RowFormat):
         lost = list(view.not_preserved(masks=False, boundaries=False))
         lost = [one for one in lost if one.what != "padding mask"]  # rows with padding are not written
         if tail := view.tokens - files * view.seq_len:
-            why = (
-                "rows with padding" if options.max_files is None else "rows with padding, or above max_files"
-            )
+            why = "rows with padding" + ("" if options.max_files is None else ", or above max_files")
             lost.insert(0, NotPreserved("tail", tail, "tokens", why))
         each = tensor_file_bytes(view.seq_len, "chunk_000000")
         return ExportPlan(tuple(parts), files * each, lost=tuple(lost))
 
-    def write(self, view: RowView, part: ExportPart, target: Target, options: PtOptions) -> dict[str, Any]:
+    def write(self, view: RowView, part: ExportPart, target: Target, options: PtOptions) -> Facts:
         number = part.number
         for tokens in _read_full(view, part):
             for row in tokens:
@@ -258,20 +241,28 @@ class Pt(RowFormat):
             file.write(msgspec.json.format(msgspec.json.encode(metadata), indent=2) + b"\n")
 
     def recognises(self, path: Path) -> bool:
-        folder, found = numbered_files(path, NAME)
+        files, _ = numbered_files(path, NAME)
         try:
-            return bool(found) and read_tensor(folder / found[0][0]).ndim == 1
+            return bool(files) and read_tensor(files[0].path).ndim == 1
         except CorruptStore:
             return False
 
     def check(self, path: Path, findings: Findings) -> RowFiles:
-        folder, found = numbered_files(path, NAME)
-        if not found:
-            raise InputError(
-                f"{path}: expected rows, chunk_000000.pt and so on, found none",
-                hint="name the folder that has the files in it, or one file",
-            )
-        return _check_files(path, folder, found, findings)
+        files, found = numbered_files(path, NAME, "rows, chunk_000000.pt and so on")
+        size: int | None = None
+        try:
+            size = len(read_tensor(files[0].path)) or None
+            for file in [file for file in files if file.bytes != files[0].bytes][:100]:
+                findings.add(file.name, "size in bytes, as of the first file", files[0].bytes, file.bytes)
+        except CorruptStore as error:
+            findings.add(files[0].name, error.message.removeprefix(f"{files[0].path}: "))
+        for place, match in enumerate(found if path.is_dir() else ()):
+            if not findings.compare(match[0], "number of the file", place, int(match["number"])):
+                break
+        if not path.is_dir() or not (metadata := path / METADATA).is_file():
+            return RowFiles(files)
+        files.append(DatasetFile.of(metadata, path))
+        return RowFiles(files, _metadata(metadata, len(found), size, findings))
 
 
 def _full_rows(view: RowView, start: int, stop: int) -> np.ndarray:
@@ -286,27 +277,6 @@ def _read_full(view: RowView, part: ExportPart) -> Iterator[np.ndarray]:
         stop = min(start + block, part.stop)
         tokens = view.read(start, stop, ("tokens",))["tokens"]
         yield tokens[_full_rows(view, start, stop) - start]
-
-
-def _check_files(path: Path, folder: Path, found: list[re.Match[str]], findings: Findings) -> RowFiles:
-    """Check the first file in full, and that the names and sizes of the others match it."""
-    files = [DatasetFile.of(folder / match[0], folder) for match in found]
-    size: int | None = None
-    try:
-        size = len(read_tensor(files[0].path)) or None
-        for file in [file for file in files if file.bytes != files[0].bytes][:100]:
-            findings.add(file.name, "size in bytes, as of the first file", files[0].bytes, file.bytes)
-    except CorruptStore as error:
-        findings.add(files[0].name, error.message.removeprefix(f"{files[0].path}: "))
-    if not path.is_dir():
-        return RowFiles(files)
-    for place, match in enumerate(found):
-        if not findings.compare(match[0], "number of the file", place, int(match["number"])):
-            break
-    if not (metadata := path / METADATA).is_file():
-        return RowFiles(files)
-    files.append(DatasetFile.of(metadata, path))
-    return RowFiles(files, _metadata(metadata, len(found), size, findings))
 
 
 def _metadata(path: Path, count: int, size: int | None, findings: Findings) -> dict[str, Any]:

@@ -1,16 +1,12 @@
 """Rows of all splits that an export writes: one folder per split, if there are several.
 
-    view = RowSplits.of_store(store, seq_len=2048)
-    view.views                  # {"train": RowView, "val": RowView}
-
-A row format sees one `RowView` at a time and writes a data set of rows with it. This class divides its plan,
-its parts and its summary by folders, so that no format needs to know about splits.
+A row format sees one `RowView` at a time; its plan, its parts and its summary are divided by folders here.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -22,36 +18,12 @@ from packline.recipe import SPLITS
 
 if TYPE_CHECKING:
     from packline.formats.export_record import Target
+    from packline.formats.format import Format
     from packline.store.reader import StoreReader
 
 
-class SplitFormat(Protocol):
-    """Operations of a format of rows on each split."""
-
-    @property
-    def folders(self) -> Mapping[str, str]:
-        """Folder of each split."""
-
-    def plan(self, view: Any, options: Any) -> ExportPlan:
-        """See `Format.plan`."""
-
-    def write(self, view: Any, part: ExportPart, target: Target, options: Any) -> dict[str, Any]:
-        """See `Format.write`."""
-
-    def finish(self, view: Any, written: list[WrittenPart], target: Target, options: Any) -> None:
-        """See `Format.finish`."""
-
-    def finish_splits(self, folders: Sequence[str], target: Target) -> None:
-        """See `Format.finish_splits`."""
-
-
 class RowSplits(TokenizerProperties):
-    """Rows of one or several splits.
-
-    Args:
-        views: rows by split; a single one has no folder.
-        lost: parts of the store that are in none of them.
-    """
+    """Rows of one or several splits."""
 
     def __init__(self, views: Mapping[str, RowView], lost: Sequence[NotPreserved] = ()) -> None:
         self.views = dict(views)
@@ -61,16 +33,7 @@ class RowSplits(TokenizerProperties):
 
     @classmethod
     def of_store(cls, store: StoreReader, *, split: str | None = None, **settings: Any) -> RowSplits:
-        """Rows of one split of a store, or of all that have rows.
-
-        Args:
-            split: a single split; None: each split that the store has.
-            settings: as for `RowView.of_store`.
-
-        Raises:
-            RecipeError: an invalid setting.
-            StoreError: no document, or no row, is left in any split.
-        """
+        """Rows of one split of a store, or of all that have rows."""
         documents = store.manifest.shards.by_split("documents")
         there = [split] if split is not None else [name for name in SPLITS if documents.get(name)]
         views: dict[str, RowView] = {}
@@ -96,11 +59,7 @@ class RowSplits(TokenizerProperties):
         return cls(views, lost)
 
     def find_untrained(self, *, last_targets: bool, leave_out: bool) -> None:
-        """Leave out rows without a target, or only count them for a warning; see `RowView.find_untrained`.
-
-        Raises:
-            StoreError: no row is left in any split.
-        """
+        """Leave out rows without a target, or only count them for a warning; see `RowView.find_untrained`."""
         for split, view in list(self.views.items()):
             view.find_untrained(last_targets=last_targets)
             if not leave_out:
@@ -118,32 +77,25 @@ class RowSplits(TokenizerProperties):
 
     @property
     def rows(self) -> int:
-        """Number of rows of all splits."""
         return sum(view.rows for view in self.views.values())
 
     @property
     def tokens(self) -> int:
-        """Number of tokens in all rows, without padding."""
         return sum(view.tokens for view in self.views.values())
 
     @property
     def documents(self) -> int:
-        """Number of documents in all rows."""
         return sum(view.documents for view in self.views.values())
 
     @property
     def fingerprint(self) -> str:
-        """Fingerprint of the content of all rows."""
         marks = {split: view.fingerprint for split, view in self.views.items()}
         return next(iter(marks.values())) if len(marks) == 1 else hash_value(marks)
 
-    def plan(self, format: SplitFormat, options: Any) -> ExportPlan:
+    def plan(self, format: Format, options: Any) -> ExportPlan:
         """Plan of a format for all splits; losses of the same kind are added up.
 
         A split of which the format cannot write any row is left out and reported.
-
-        Raises:
-            RecipeError: see `Format.plan`.
         """
         plans: dict[str, ExportPlan] = {}
         refused: dict[str, RecipeError] = {}
@@ -179,21 +131,17 @@ class RowSplits(TokenizerProperties):
             tuple(warnings),
         )
 
-    def write(self, format: SplitFormat, part: ExportPart, target: Target, options: Any) -> dict[str, Any]:
-        """Write a part of the plan; see `Format.write`."""
+    def write(self, format: Format, part: ExportPart, target: Target, options: Any) -> dict[str, Any]:
         return format.write(self.views[part.split], part, target.within(part.folder), options)
 
-    def finish(
-        self, format: SplitFormat, written: Sequence[WrittenPart], target: Target, options: Any
-    ) -> None:
-        """Write the files that summarise each split, and those that summarise all."""
+    def finish(self, format: Format, written: Sequence[WrittenPart], target: Target, options: Any) -> None:
         for split, view in self.views.items():
             ours = [one for one in written if one.part.split == split]
             format.finish(view, ours, target.within(self._folder(format, split)), options)
         if len(self.views) > 1:
             format.finish_splits([format.folders[split] for split in self.views], target)
 
-    def _folder(self, format: SplitFormat, split: str) -> str:
+    def _folder(self, format: Format, split: str) -> str:
         return f"{format.folders[split]}/" if len(self.views) > 1 else ""
 
 

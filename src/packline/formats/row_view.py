@@ -1,18 +1,9 @@
 """Rows of a store or of a run as a format needs them: in training order, numbered from 0.
 
-    view = RowView.of_store(store, seq_len=2048, packing="best_fit", seed=1, epochs=2)
-    view = RowView.of_loader(packline.Loader.from_file("run.toml"), stage=0)
-    view.read(0, 64, ("tokens", "targets"))          # dict of arrays [64, L]
-
 Rows of a loader are those of its global batches, one batch after another: row k of a trainer's data set must
 be this row for the trainer to see the same batches as with `Loader`. Rows of a store without a seed are in
-packed order (`choice.with_order` gives most exports one); with a seed, in the order of
-`Loader(rows, seed=...)`, followed by the rows that do not fill a last batch, in the order in which they would
-be sampled.
-
-Rows without a target can be left out (`find_untrained`); the others are numbered anew.
-
-Cost: that of reading batches. Only a block of the order is cached between two reads.
+packed order; with a seed, in the order of `Loader(rows, seed=...)`, followed by the rows that do not fill a
+last batch, in the order in which they would be sampled.
 """
 
 from __future__ import annotations
@@ -67,12 +58,7 @@ class RowSpans:
 
 
 class RowView(TokenizerProperties):
-    """Rows in training order. Made by `RowView.of_store` and `RowView.of_loader`.
-
-    >>> view = RowView.of_store(store, seq_len=5)
-    >>> view.rows, view.tokens, view.read(1, 2, ["tokens"])["tokens"].tolist()
-    (5, 25, [[0, 0, 1, 0, 0]])
-    """
+    """Rows in training order. Made by `RowView.of_store` and `RowView.of_loader`."""
 
     def __init__(self, stages: Sequence[ScheduledStage], batch_size: int | None, fingerprint: str) -> None:
         self._stages = list(stages)
@@ -124,10 +110,6 @@ class RowView(TokenizerProperties):
             epochs: number of passes over the rows.
             batch_size: rows per global batch, for formats that write batches.
             settings: fields of `RowOptions`, and those of `LoaderOptions` that make an order.
-
-        Raises:
-            RecipeError: an invalid setting.
-            StoreError: no document, or no row, is left.
         """
         if epochs < 1 or (batch_size is not None and batch_size < 1):
             raise RecipeError(
@@ -150,9 +132,6 @@ class RowView(TokenizerProperties):
 
         Args:
             stage: its number; None: all stages, which must have one row length and one batch size.
-
-        Raises:
-            RecipeError: no such stage, or stages that differ.
         """
         _refuse_unfinished(loader)
         stages = loader.schedule.stages
@@ -201,16 +180,10 @@ class RowView(TokenizerProperties):
 
     @cached_property
     def has_loss(self) -> bool:
-        """True if a store has a loss mask."""
         return any(store.has_loss for store in self.stores)
 
     def read(self, start: int, stop: int, fields: Sequence[str] = FIELDS) -> dict[str, np.ndarray]:
-        """Arrays `[N, L]` of rows `start` to `stop`, as returned by `Rows.read`.
-
-        Raises:
-            IndexError: no such rows.
-            CorruptStore: a store is damaged in these rows.
-        """
+        """Arrays `[N, L]` of rows `start` to `stop`, as returned by `Rows.read`."""
         if start == stop:
             return self._sources[0].read(np.empty(0, np.int64), fields)
         return CompactBatch.read(self._batch_parts(start, stop), fields).arrays()
@@ -223,10 +196,6 @@ class RowView(TokenizerProperties):
 
         Returns:
             The rows' layout, from which their loss mask follows.
-
-        Raises:
-            IndexError: no such rows.
-            CorruptStore: a store is damaged in these rows.
         """
         compact = CompactBatch.read(self._batch_parts(start, start + len(into)), ("tokens", "targets"))
         assert compact.tokens is not None
@@ -243,11 +212,6 @@ class RowView(TokenizerProperties):
         return [parts[0]._replace(places=None)] if len(parts) == 1 else parts
 
     def spans(self, start: int, stop: int) -> RowSpans:
-        """Spans of documents in rows `start` to `stop`.
-
-        Raises:
-            IndexError: no such rows.
-        """
         columns: list[tuple[np.ndarray, ...]] = []
         for source, places, rows in self._parts(start, stop):
             spans: Spans = self._sources[source].spans(rows)
@@ -277,7 +241,6 @@ class RowView(TokenizerProperties):
 
     @property
     def padding_tokens(self) -> int:
-        """Number of padded positions in all rows."""
         return self.rows * self.seq_len - self.tokens
 
     @cached_property
@@ -297,31 +260,20 @@ class RowView(TokenizerProperties):
     def lost(self) -> tuple[NotPreserved, ...]:
         """Parts of the selected documents that are in no row."""
         counts = [rows.counts for rows in self._distinct()]
-        dropped, cut = (
-            sum(count.dropped_tokens for count in counts),
-            sum(count.truncated_tokens for count in counts),
-        )
-        left = sum(placed.left_over for placed in self._stages)
+        dropped = sum(count.dropped_tokens for count in counts)
+        cut = sum(count.truncated_tokens for count in counts)
+        left, gone = sum(placed.left_over for placed in self._stages), len(self._left_out)
         found = (
-            NotPreserved(
-                "dropped tokens", dropped, "tokens", "a tail too short for a row, or documents too long"
-            ),
-            NotPreserved(
-                "truncated tokens", cut, "tokens", "cut off the ends of documents too long for a row"
-            ),
-            NotPreserved("left-over rows", left, "rows", "they do not fill a last batch"),
-            NotPreserved(UNTRAINED, len(self._left_out), "rows", f"{NO_LOSS}; --keep-untrained writes them"),
-            NotPreserved("untrained tokens", self._tokens_left_out, "tokens", "in the untrained rows"),
+            ("dropped tokens", dropped, "tokens", "a tail too short for a row, or documents too long"),
+            ("truncated tokens", cut, "tokens", "cut off the ends of documents too long for a row"),
+            ("left-over rows", left, "rows", "they do not fill a last batch"),
+            (UNTRAINED, gone, "rows", f"{NO_LOSS}; --keep-untrained writes them"),
+            ("untrained tokens", self._tokens_left_out, "tokens", "in the untrained rows"),
         )
-        return (*(lost for lost in found if lost.count), *self._other_splits())
+        return (*(NotPreserved(*lost) for lost in found if lost[1]), *self._other_splits())
 
     def not_preserved(self, *, masks: bool, boundaries: bool) -> tuple[NotPreserved, ...]:
-        """Losses of the rows themselves, and parts for which a format has no field.
-
-        Args:
-            masks: True if the format keeps the loss mask.
-            boundaries: True if the format keeps document boundaries.
-        """
+        """Losses of the rows themselves, and parts for which a format has no field."""
         lost = list(self.lost)
         if not masks:
             why = "its reader trains on every token"

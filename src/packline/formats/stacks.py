@@ -15,9 +15,8 @@ The front token is the store's begin of document, or its end of document moved t
 loss mask, as it is the target of the last token before it; but after a truncated document it is 0, because
 the document does not end there. A store without a loss mask is trained on everywhere.
 
-`truncated` counts documents that were truncated (the original also counts those that just fit). uint16 only,
-so vocabularies up to 65,536. Based on the project's `data/sft_dataset.py`; tests use a reader written from
-its rules.
+uint16 only, so vocabularies up to 65,536. Based on the project's `data/sft_dataset.py`; tests use a reader
+written from its rules.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 import numpy as np
@@ -35,24 +34,18 @@ from packline.errors import InputError, RecipeError
 from packline.formats.document_view import DocumentStream, DocumentView
 from packline.formats.export_record import Target
 from packline.formats.format import DatasetReader, DocumentFormat, Options
-from packline.formats.layouts.header_shards import (
-    MOST_TOKENS,
-    SHARD_ORDER,
-    missing_shards,
-    numbered_files,
-    read_facts,
-    shard_prefix,
-)
-from packline.formats.layouts.token_files import LossFile, ScannedReader, TokenFile
-from packline.formats.llmc import HEAD, HEADER_BYTES, shard_header
+from packline.formats.layouts.files import SHARD_ORDER, numbered_files, read_facts
+from packline.formats.layouts.header_shards import MOST_TOKENS, missing_shards, shard_prefix
+from packline.formats.layouts.token_files import Numbers, ScannedReader, TokenFile
+from packline.formats.llmc import HEADER_BYTES, read_head, shard_header
 from packline.formats.types import (
     DatasetFile,
     Edges,
     ExportPart,
     ExportPlan,
+    Facts,
     NotPreserved,
     WrittenPart,
-    fitting_dtype,
 )
 from packline.packing.offsets import sums_of
 from packline.recipe import SPLITS
@@ -60,7 +53,6 @@ from packline.store.reader import shard_labels
 from packline.store.report import Findings
 
 MAGIC, VERSION = 20240520, 1
-LIMITS = {"uint16": 65_536}
 UINT16 = np.dtype("<u2")
 NAME = re.compile(r"(?P<prefix>.*)(?P<split>val|test|train)_(?P<number>\d{6,})\.bin")
 CONFIG = "config.json"
@@ -69,8 +61,6 @@ BLOCK_DOCUMENTS = 1 << 14
 
 
 class StacksOptions(Options, frozen=True):
-    """Options for stacks' shards."""
-
     max_seq_len: int = 2048
     """Maximum tokens per document; longer ones are truncated."""
     shard_size: int = 10_000_000
@@ -82,18 +72,17 @@ class StacksOptions(Options, frozen=True):
 
 
 class Stacks(DocumentFormat):
-    """stacks' shards of conversations."""
-
     name = "stacks"
     title = "stacks: sft_train_000001.bin with sft_train_000001_mask.bin, and config.json"
     options = StacksOptions
+    limits: ClassVar = {"uint16": 65_536}
     opened = missing_shards(".bin", "the sft_data_generator of stacks")
 
     def edges_of(self, options: StacksOptions) -> Edges:
         return "bos"
 
     def plan(self, view: DocumentView, options: StacksOptions) -> ExportPlan:
-        fitting_dtype(self.name, view.vocab_size, LIMITS)
+        self.dtype_of(view.vocab_size, options)
         if options.max_seq_len < 1 or not 1 <= options.shard_size <= MOST_TOKENS:
             raise RecipeError(
                 f"stacks: expected a max_seq_len from 1 and a shard_size from 1 to {MOST_TOKENS:,}, "
@@ -111,16 +100,13 @@ class Stacks(DocumentFormat):
                 parts.append(ExportPart(name, split, number, start, stop))
         lost = list(view.not_preserved(self.name, keeps_loss=True))
         if cut:
-            lost.insert(
-                0, NotPreserved("truncated tokens", cut, "tokens", f"behind {options.max_seq_len:,} tokens")
-            )
+            why = f"behind {options.max_seq_len:,} tokens"
+            lost.insert(0, NotPreserved("truncated tokens", cut, "tokens", why))
         return ExportPlan(tuple(parts), size + 2 * HEADER_BYTES * len(parts), lost=tuple(lost))
 
-    def write(
-        self, view: DocumentView, part: ExportPart, target: Target, options: StacksOptions
-    ) -> dict[str, Any]:
+    def write(self, view: DocumentView, part: ExportPart, target: Target, options: StacksOptions) -> Facts:
         stream = Truncated(view.stream(part.split), options.max_seq_len)
-        first = shard_header(MAGIC, VERSION, part.stop - part.start)
+        first = shard_header(part.stop - part.start, UINT16)
         with target.create(f"{part.name}.bin") as file, target.create(f"{part.name}_mask.bin") as masks:
             file.write(first)
             masks.write(first)
@@ -154,25 +140,24 @@ class Stacks(DocumentFormat):
             file.write(msgspec.json.format(msgspec.json.encode(config), indent=2) + b"\n")
 
     def recognises(self, path: Path) -> bool:
-        pairs = _pairs(path)
+        files = _pairs(path)
         try:
-            heads = [_head(one) for pair in pairs[:1] for one in pair]
+            return bool(files) and _open_pair(files, 0, (), Findings()) is not None
         except OSError:
             return False
-        return bool(heads) and all(head[:2] == (MAGIC, VERSION) for head in heads)
 
     def open(self, path: Path, options: StacksOptions, findings: Findings) -> DatasetReader:
-        pairs = _pairs(path, findings)
-        if not pairs:
+        files = _pairs(path, findings)
+        if not files:
             raise InputError(
                 f"{path}: expected shards with masks, sft_train_000000.bin and sft_train_000000_mask.bin, "
                 "found none",
                 hint="shards without masks are those of llmc",
             )
-        files = [DatasetFile.of(one, one.parent) for pair in pairs for one in pair]
         facts: dict[str, Any] = {}
         companions: tuple[int, ...] = ()
-        if (config := pairs[0][0].parent / CONFIG).is_file():
+        shards = range(0, len(files), 2)
+        if (config := Path(files[0].path).parent / CONFIG).is_file():
             companions = (len(files),)
             files.append(DatasetFile.of(config, config.parent))
             declared = read_facts(config, findings)
@@ -180,7 +165,7 @@ class Stacks(DocumentFormat):
                 key: declared[key] for key in ("vocab_size", "bos_id") if isinstance(declared.get(key), int)
             }
         sources: list[TokenFile] = []
-        for number in range(0, 2 * len(pairs), 2):
+        for number in shards:
             source = _open_pair(files, number, companions if not sources else (), findings)
             if source is not None:
                 sources.append(source)
@@ -189,12 +174,7 @@ class Stacks(DocumentFormat):
 
 
 class Truncated:
-    """Stream of documents, each truncated to a maximum number of tokens.
-
-    Args:
-        stream: stream of whole documents.
-        limit: maximum tokens per document.
-    """
+    """Stream of documents, each truncated to a maximum number of tokens."""
 
     def __init__(self, stream: DocumentStream, limit: int) -> None:
         self._stream, self._limit = stream, limit
@@ -251,24 +231,16 @@ class Truncated:
         return {"documents": last - first, "truncated": truncated, "sources": dict(counts)}
 
 
-def _pairs(path: Path, findings: Findings | None = None) -> list[tuple[Path, Path]]:
-    """Shards of tokens with their masks: val before train, in the order of their numbers."""
-    folder, found = numbered_files(path, NAME)
+def _pairs(path: Path, findings: Findings | None = None) -> list[DatasetFile]:
+    """Shards of tokens, each followed by its mask: val before train, in the order of their numbers."""
     pairs = []
-    for match in found:
-        mask = folder / match[0].replace(".bin", "_mask.bin")
+    for shard in numbered_files(path, NAME)[0]:
+        mask = Path(shard.path.replace(".bin", "_mask.bin"))
         if mask.is_file():
-            pairs.append((folder / match[0], mask))
+            pairs += [shard, DatasetFile.of(mask, mask.parent)]
         elif findings is not None and path.is_dir():
-            findings.add(match[0], "its mask", mask.name, "nothing")
+            findings.add(shard.name, "its mask", mask.name, "nothing")
     return pairs
-
-
-def _head(path: str | Path) -> tuple[int, ...]:
-    """Magic, version and number of tokens of a file; fewer entries if the file is too short."""
-    with open(path, "rb") as file:
-        head = file.read(HEADER_BYTES)
-    return HEAD.unpack_from(head) if len(head) == HEADER_BYTES else ()
 
 
 def _open_pair(
@@ -276,9 +248,7 @@ def _open_pair(
 ) -> TokenFile | None:
     counts = []
     for file in files[number : number + 2]:
-        head = _head(file.path)
-        if not head:
-            findings.add(file.name, "bytes, header included", f"{HEADER_BYTES:,} or more", file.bytes)
+        if (head := read_head(file, findings)) is None:
             return None
         if not findings.compare(file.name, "magic number and version", (MAGIC, VERSION), head[:2]):
             return None
@@ -290,7 +260,7 @@ def _open_pair(
         return None
     split = NAME.fullmatch(files[number].name)
     assert split is not None
-    loss = LossFile(number + 1, files[number + 1].path, UINT16, HEADER_BYTES)
+    loss = Numbers(number + 1, files[number + 1].path, UINT16, HEADER_BYTES)
     return TokenFile(
         files, number, UINT16, split=split["split"], header=HEADER_BYTES, loss=loss, companions=companions
     )

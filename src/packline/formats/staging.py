@@ -5,15 +5,14 @@
     OUT/train.bin ...                  files of committed parts
     OUT/packline.json                  written last: with it the export is complete
 
-All are created once and never changed (`publication`), also by several processes that write the same export:
-equal files may be there already, others stop the export. Each process may sum up and publish.
+All are created once and never changed, also by several processes that write the same export.
 """
 
 from __future__ import annotations
 
 import contextlib
 import shutil
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -21,12 +20,7 @@ from typing import Any
 import msgspec
 
 from packline.errors import CorruptStore
-from packline.formats.export_record import (
-    RECORD,
-    ExportIdentity,
-    ExportRecord,
-    parse_record,
-)
+from packline.formats.export_record import RECORD, ExportIdentity, ExportRecord, parse_record
 from packline.formats.types import ExportPart
 from packline.jobs.identity import refuse_differences
 from packline.jobs.receipts import READERS
@@ -64,15 +58,7 @@ class PartReceipt(msgspec.Struct, frozen=True):
 
 
 class Staging(WorkFolder[ExportIdentity]):
-    """An export in progress; unless it is shared, only one process can have it open.
-
-    Args:
-        out: place of the export: a local folder, or a URI.
-
-    Raises:
-        StoreBusy: another process is writing it.
-        StoreError: the folder cannot be written, or holds something else.
-    """
+    """An export in progress; unless it is shared, only one process can have it open."""
 
     busy, what = "another export is writing", "export of packline"
 
@@ -81,13 +67,7 @@ class Staging(WorkFolder[ExportIdentity]):
         super().__init__(self.out, ExportIdentity, EXPORT_BEGUN, f"{WORK}/{PARTS}", RECORD)
 
     def finished(self, identity: ExportIdentity) -> ExportRecord | None:
-        """The record of the same export; None if it is not complete.
-
-        Raises:
-            StoreError: something else is there.
-            ResumeMismatch: another export is there; lists the differences.
-            CorruptStore: it is this export, but files are missing or truncated.
-        """
+        """The record of the same export; None if it is not complete."""
         try:
             data = self.storage.read(RECORD)
         except (FileNotFoundError, NotADirectoryError):
@@ -106,11 +86,7 @@ class Staging(WorkFolder[ExportIdentity]):
         return record
 
     def begin(self, identity: ExportIdentity, parts: tuple[ExportPart, ...]) -> dict[str, PartReceipt]:
-        """Start, or resume an earlier run: the receipts of finished parts, by name.
-
-        Raises:
-            ResumeMismatch: the folder holds another export.
-        """
+        """Start, or resume an earlier run: the receipts of finished parts, by name."""
         self.resume(identity, lambda earlier: refuse_another(self.out, earlier, identity), units=len(parts))
         return self.kept(parts)
 
@@ -121,23 +97,16 @@ class Staging(WorkFolder[ExportIdentity]):
         if not numbers:
             return {}
         sizes = self.files()
-        return {
-            part.unit: receipt
-            for number, receipt in self._read(numbers, parts)
-            if receipt is not None and receipt.part == (part := parts[number])
-            if all(sizes.get(entry.name) == entry.bytes for entry in receipt.files)
-        }
-
-    def _read(
-        self, numbers: Sequence[int], parts: Sequence[ExportPart]
-    ) -> Iterator[tuple[int, PartReceipt | None]]:
-        """Receipts of these parts, many at the same time where each is a request."""
-        with ThreadPoolExecutor(READERS if self.local is None else 1) as threads:
+        with ThreadPoolExecutor(READERS if self.local is None else 1) as threads:  # each may be a request
             found = threads.map(lambda number: self.find_receipt(number, parts[number]), numbers)
-            yield from zip(numbers, found, strict=True)
+            return {
+                receipt.part.unit: receipt
+                for receipt in found
+                if receipt is not None
+                if all(sizes.get(entry.name) == entry.bytes for entry in receipt.files)
+            }
 
     def find_receipt(self, number: int, part: ExportPart) -> PartReceipt | None:
-        """Receipt of a part; None if it is not finished."""
         try:
             data = self.storage.read(f"{self._receipts}/{number:06d}.json")
         except FileNotFoundError:
@@ -172,7 +141,6 @@ class Staging(WorkFolder[ExportIdentity]):
 
 
 def refuse_another(place: str | Path, old: ExportIdentity, new: ExportIdentity) -> None:
-    """Raise `ResumeMismatch` if two exports differ."""
     before, after = msgspec.to_builtins(old), msgspec.to_builtins(new)
     if old.format != new.format:  # options then differ anyway
         before, after = {"format": old.format}, {"format": new.format}

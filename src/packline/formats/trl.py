@@ -14,14 +14,12 @@ document. And `max_length`, 1,024 by default, truncates rows, so it has to be No
 
 Labels are not shifted: trainers do that, within a row. So the target of the last token of a row, where it is
 in the next row, is lost, as the ledger records. The first token of a piece has the label -100, since no token
-predicts it; the first of a row keeps its own mask,
-although trainers ignore it.
+predicts it; the first of a row keeps its own mask, although trainers ignore it.
 
 With `padded` every row has `seq_len` tokens, for collators that do not pad. Padding is then a separate piece,
 as TRL requires lengths that add up.
 
-Cost: that of reading batches, then of wrapping their arrays as columns. Requires pyarrow only. Based on the
-source code of TRL and of datasets 5.2.0; tested against the latter.
+Based on the source code of TRL and of datasets 5.2.0; tested against the latter.
 """
 
 from __future__ import annotations
@@ -29,7 +27,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 import numpy as np
@@ -38,8 +36,7 @@ import pyarrow as pa
 from packline.formats.arrow import BATCH_DOCUMENTS, BATCH_TOKENS, FILE
 from packline.formats.export_record import ExportRecord, Target
 from packline.formats.format import Options, RowFormat
-from packline.formats.layouts.column_reader import ATTENTION
-from packline.formats.layouts.columns import LABELS, LIMITS, SPLITS, list_array, make_schema
+from packline.formats.layouts.columns import ATTENTION_MASK, LABELS, LIMITS, SPLITS, list_array, make_schema
 from packline.formats.layouts.hf_disk import (
     SEQ_LENGTHS,
     SavedFiles,
@@ -53,11 +50,11 @@ from packline.formats.row_view import RowSpans, RowView
 from packline.formats.types import (
     ExportPart,
     ExportPlan,
+    Facts,
     NotPreserved,
     RowFiles,
     Size,
     WrittenPart,
-    fitting_dtype,
     row_parts,
 )
 from packline.packing.layout import IGNORED
@@ -71,8 +68,6 @@ OWN = b"packline"
 
 
 class TrlOptions(Options, frozen=True):
-    """Options for packed rows."""
-
     dtype: Literal["int32", "int64"] = "int32"
     """Dtype of ids and labels."""
     padded: bool = False
@@ -82,11 +77,10 @@ class TrlOptions(Options, frozen=True):
 
 
 class Trl(RowFormat):
-    """Packed rows for TRL's trainers."""
-
     name = "trl"
     title = "TRL: packed rows for load_from_disk, with labels and seq_lengths"
     options = TrlOptions
+    limits = LIMITS
     folders = MappingProxyType(SPLITS)
     last_targets = False
 
@@ -106,7 +100,7 @@ class Trl(RowFormat):
         )
 
     def plan(self, view: RowView, options: TrlOptions) -> ExportPlan:
-        dtype = fitting_dtype(self.name, view.vocab_size, LIMITS, options.dtype)
+        dtype = self.dtype_of(view.vocab_size, options)
         rows = max(options.shard_tokens // view.seq_len, 1)
         parts = row_parts(view.rows, rows, FILE)
         tokens = view.rows * view.seq_len if options.padded else view.tokens
@@ -117,7 +111,7 @@ class Trl(RowFormat):
         )
         return ExportPlan(parts, tokens * (2 * dtype.itemsize + 5) + 20 * view.rows, lost=lost)
 
-    def write(self, view: RowView, part: ExportPart, target: Target, options: TrlOptions) -> dict[str, Any]:
+    def write(self, view: RowView, part: ExportPart, target: Target, options: TrlOptions) -> Facts:
         def batches() -> Iterator[pa.RecordBatch]:
             step = min(max(BATCH_TOKENS // view.seq_len, 1), BATCH_DOCUMENTS)
             for start in range(part.start, part.stop, step):
@@ -129,16 +123,14 @@ class Trl(RowFormat):
         return {"checksum": write_stream(target, part.name, schema, batches())}
 
     def finish(self, view: RowView, written: list[WrittenPart], target: Target, options: TrlOptions) -> None:
-        names = [one.part.name for one in written]
-        checksums = [one.facts["checksum"] for one in written]
         split = SPLITS.get(written[0].part.split, "train") if written else "train"
-        write_folder(target, "", _schema(view, options), names, checksums, split)
+        write_folder(target, "", _schema(view, options), written, split)
 
     def finish_splits(self, folders: Sequence[str], target: Target) -> None:
         write_dict(target, folders)
 
     def recognises(self, path: Path) -> bool:
-        return SEQ_LENGTHS in (features_of_saved(path) or ())
+        return SEQ_LENGTHS in features_of_saved(path)
 
     def check(self, path: Path, findings: Findings) -> RowFiles:
         saved = SavedFiles(path, findings)
@@ -148,15 +140,8 @@ class Trl(RowFormat):
 
 def _schema(view: RowView, options: TrlOptions) -> pa.Schema:
     ids = pa.list_(pa.from_numpy_dtype(np.dtype(options.dtype)))
-    schema = make_schema(
-        {
-            COLUMN: ids,
-            LABELS: ids,
-            ATTENTION: pa.list_(pa.int8()),
-            POSITIONS: pa.list_(pa.int32()),
-            SEQ_LENGTHS: pa.list_(pa.int32()),
-        }
-    )
+    rest = {ATTENTION_MASK: pa.int8(), POSITIONS: pa.int32(), SEQ_LENGTHS: pa.int32()}
+    schema = make_schema({COLUMN: ids, LABELS: ids, **{name: pa.list_(kind) for name, kind in rest.items()}})
     own = msgspec.json.encode({"loss": view.has_loss})
     return schema.with_metadata({**schema.metadata, OWN: own})
 

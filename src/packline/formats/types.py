@@ -1,7 +1,4 @@
-"""Value types of formats: parts and plans of an export, blocks of documents, files and tasks of a data set.
-
-Formats, views and drivers share them; they depend on none of those.
-"""
+"""Value types of formats: parts and plans of an export, blocks of documents, files of a data set."""
 
 from __future__ import annotations
 
@@ -24,6 +21,9 @@ Edges = Literal["eod", "bos", "both", "none"]
 
 Size = Annotated[int, msgspec.Meta(ge=1)]
 """Number of an option, of at least 1."""
+
+Facts = dict[str, Any]
+"""Values of a written part that the format needs to finish: JSON-compatible."""
 
 Files = Literal["many", "single"]
 """Files of an export: one per shard of the store, sharing its bytes, or one per split."""
@@ -97,10 +97,8 @@ class ExportPlan(msgspec.Struct, frozen=True):
 
 
 class WrittenPart(msgspec.Struct, frozen=True):
-    """A written part, with the values that the format needs to finish."""
-
     part: ExportPart
-    facts: dict[str, Any]
+    facts: Facts
 
 
 @dataclass(slots=True)
@@ -122,8 +120,6 @@ class DocumentBlock:
 
 
 class DatasetFile(msgspec.Struct, frozen=True):
-    """A file of a data set."""
-
     name: str
     """Path relative to the data set's folder."""
     path: str
@@ -137,8 +133,6 @@ class DatasetFile(msgspec.Struct, frozen=True):
 
 
 class RowFiles(msgspec.Struct, frozen=True):
-    """Files of a checked data set of rows."""
-
     files: list[DatasetFile]
     metadata: dict[str, Any] = {}
     """`vocab_size`, `tokenizer`, `eod_id`, ..., as far as declared."""
@@ -158,20 +152,7 @@ class ReadTask(msgspec.Struct, frozen=True):
 
 
 def fitting_dtype(format: str, vocab_size: int, limits: dict[str, int], choice: str = "auto") -> np.dtype:
-    """Dtype of a format for a vocabulary: the first whose limit holds it, or the chosen one.
-
-    Args:
-        limits: largest vocabulary in this format, by dtype name.
-
-    Raises:
-        RecipeError: the vocabulary does not fit.
-
-    >>> fitting_dtype("llmc", 50257, {"uint16": 65536, "uint32": 2**31}).name
-    'uint16'
-    >>> fitting_dtype("npy", 151669, {"uint16": 65536}).name
-    Traceback (most recent call last):
-    packline.errors.RecipeError: npy: ids of a vocabulary of 151,669 do not fit into uint16: ...
-    """
+    """Dtype of a format for a vocabulary: the first whose limit holds it, or the chosen one."""
     if choice != "auto" and choice not in limits:
         raise RecipeError(f"{format}: expected a dtype of auto, {', '.join(limits)}, found {choice!r}")
     names = list(limits) if choice == "auto" else [choice]
@@ -183,6 +164,12 @@ def fitting_dtype(format: str, vocab_size: int, limits: dict[str, int], choice: 
         f"expected at most {limits[names[-1]]:,}",
         hint="choose a wider dtype, or a format that has one",
     )
+
+
+def check_name(format: str, option: str, value: str) -> None:
+    """Refuse a value that cannot be in a file's name."""
+    if "/" in value or not value:
+        raise RecipeError(f"{format}: expected a {option} that can be in a name, found {value!r}")
 
 
 def without_folders(name: str) -> str:
@@ -206,15 +193,12 @@ class TokenizerProperties:
 
     @property
     def vocab_size(self) -> int:
-        """Size of the vocabulary; every id is below it."""
         return self.tokenizer.vocab_size
 
     @property
     def eod_id(self) -> int:
-        """The end-of-document token."""
         return self.tokenizer.eod_id
 
     @property
     def bos_id(self) -> int | None:
-        """The begin-of-document token, if there is one."""
         return self.tokenizer.bos_id

@@ -5,42 +5,30 @@
     loss_mask   list<int8>      1 1 0    | 1 1       the same in another form; one of them if there is a mask
     attention_mask  list<int8>  1 1 1    | 1 1       on request
 
-Shared by the writers of `arrow` and `parquet`. A column of lists is two buffers, all values back to back and
-the offsets of the lists, so it is made around the arrays without an object per token or document.
+A column of lists is two buffers, values and offsets, so it is made without an object per token or document.
 Where files and record batches are cut depends on the documents, not on the store's shards.
-
-Cost: a conversion of ids if the store has another width, and a copy where a record batch crosses a shard
-boundary. See `column_reader` for the reverse.
-
-`index.json` of rows in records: common parts of litdata and MDS.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import msgspec
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 
-from packline.errors import InputError, RecipeError
+from packline.errors import RecipeError
+from packline.formats.document_view import DocumentStream, DocumentView
+from packline.formats.export_record import Target
 from packline.formats.format import Options
-from packline.formats.layouts.header_shards import read_object
 from packline.formats.layouts.token_files import BLOCK_DOCUMENTS
 from packline.formats.types import Edges, ExportPart, ExportPlan, Size, fitting_dtype
 from packline.packing.layout import IGNORED
 from packline.store.report import Findings
-
-if TYPE_CHECKING:
-    import pyarrow.parquet as pq
-
-    from packline.formats.document_view import DocumentStream, DocumentView
-    from packline.formats.export_record import Target
-
 
 LABELS = "labels"
 WEIGHTS = "loss_weights"
@@ -56,8 +44,6 @@ MOST_VALUES = 2**31 - 1
 
 
 class ColumnOptions(Options, frozen=True):
-    """Options of documents in columns."""
-
     edges: Edges = "eod"
     """Boundary tokens of documents."""
     column: str = "input_ids"
@@ -77,11 +63,7 @@ class ColumnOptions(Options, frozen=True):
 
 
 def list_array(values: np.ndarray, offsets: np.ndarray, *, large: bool = False) -> pa.Array:
-    """Lists that share the memory of `values`, `[T]`, divided by `offsets`, int64 `[D+1]`.
-
-    >>> list_array(np.array([7, 8, 9], np.int32), np.array([0, 2, 3])).to_pylist()
-    [[7, 8], [9]]
-    """
+    """Lists that share the memory of `values`, `[T]`, divided by `offsets`, int64 `[D+1]`."""
     begin = int(offsets[0])
     bounds = pa.array((offsets - begin).astype(np.int64 if large else np.int32, copy=False))
     kind = pa.LargeListArray if large else pa.ListArray
@@ -96,11 +78,7 @@ def make_schema(columns: dict[str, pa.DataType]) -> pa.Schema:
 
 
 def hf_features(schema: pa.Schema) -> dict[str, Any]:
-    """The columns as the `datasets` library describes them, in terms that older versions know too.
-
-    >>> hf_features(pa.schema({"id": pa.string(), "ids": pa.list_(pa.int32())}))["ids"]["_type"]
-    'Sequence'
-    """
+    """The columns as the `datasets` library describes them, in terms that older versions know too."""
     return {field.name: _feature(field.type) for field in schema}
 
 
@@ -114,15 +92,10 @@ def _feature(kind: pa.DataType) -> dict[str, Any]:
 
 def is_list_type(kind: pa.DataType) -> bool:
     """True for a type of lists: 32-bit, large, or of fixed size."""
-    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
+    return isinstance(kind, pa.ListType | pa.LargeListType | pa.FixedSizeListType)
 
 
 def column_types(view: DocumentView, options: ColumnOptions) -> dict[str, pa.DataType]:
-    """The columns that documents are written to.
-
-    Raises:
-        RecipeError: duplicate column names.
-    """
     lists = pa.large_list if options.lists == "large_list" else pa.list_
     ids = lists(pa.from_numpy_dtype(np.dtype(options.dtype)))
     columns: dict[str, pa.DataType] = {}
@@ -142,10 +115,6 @@ def plan_columns(view: DocumentView, options: ColumnOptions, format: str, name: 
 
     Args:
         name: template of file names with `split`, `number` and `count`; also the names of the parts.
-
-    Raises:
-        RecipeError: a vocabulary that does not fit, or a document too long for 32-bit
-            lists.
     """
     fitting_dtype(format, view.vocab_size, LIMITS, options.dtype)
     parts: list[ExportPart] = []
@@ -173,7 +142,6 @@ def _longest(stream: DocumentStream) -> int:
 
 
 def _estimated_bytes(view: DocumentView, options: ColumnOptions) -> int:
-    """Estimated bytes of all columns, without compression and framing."""
     lists, rest = [kind for kind in column_types(view, options).values() if is_list_type(kind)], 0
     if options.provenance:
         rest = 40 * view.documents
@@ -190,12 +158,7 @@ def record_batches(
     most_documents: int,
     most_tokens: int,
 ) -> Iterator[pa.RecordBatch]:
-    """Record batches of a part, with at most `most_documents` and `most_tokens`; a longer document alone.
-
-    Each is reported as progress of the target when the next one is requested.
-
-    Cuts are the same for any store with the same documents.
-    """
+    """Record batches of a part, cut by these limits alone; a longer document has a separate one."""
     stream, schema = view.stream(part.split), make_schema(column_types(view, options))
     dtype, large = np.dtype(options.dtype), options.lists == "large_list"
     start = part.start
@@ -206,8 +169,7 @@ def record_batches(
             values = labels_of(block.tokens, loss) if options.loss == LABELS else loss.view(np.int8)
             columns.append(list_array(values, block.offsets, large=large))
         if options.attention_mask:
-            ones = np.ones(len(block.tokens), np.int8)
-            columns.append(list_array(ones, block.offsets, large=large))
+            columns.append(list_array(np.ones(len(block.tokens), np.int8), block.offsets, large=large))
         if options.provenance:
             table = stream.provenance(start, start + len(block)).combine_chunks()
             columns += [table[name].cast(schema.field(name).type).combine_chunks() for name in PROVENANCE]
@@ -217,11 +179,7 @@ def record_batches(
 
 
 def labels_of(tokens: np.ndarray, loss: np.ndarray) -> np.ndarray:
-    """Ids where a token is trained on, else -100; not shifted, since trainers do that.
-
-    >>> labels_of(np.array([7, 8, 9]), np.array([0, 1, 1], np.uint8)).tolist()
-    [-100, 8, 9]
-    """
+    """Ids where a token is trained on, else -100; not shifted, since trainers do that."""
     return np.where(loss != 0, tokens, tokens.dtype.type(IGNORED))
 
 
@@ -234,8 +192,6 @@ def create_parquet(
     Args:
         repeated: columns whose values repeat, kept as dictionaries.
     """
-    import pyarrow.parquet as pq
-
     with (
         target.create(name) as file,
         pa.PythonFile(file, "w") as sink,
@@ -253,8 +209,6 @@ def create_parquet(
 
 def read_footer(path: str | Path, name: str, findings: Findings) -> tuple[pq.FileMetaData, pa.Schema] | None:
     """Metadata and schema of a Parquet file; None, and a problem in `findings`, if it is not a whole one."""
-    import pyarrow.parquet as pq
-
     try:
         with pq.ParquetFile(path) as file:
             return file.metadata, file.schema_arrow
@@ -272,28 +226,3 @@ def schema_of(path: Path) -> pa.Schema:
 def leaves_of(metadata: pq.FileMetaData) -> list[str]:
     """Name of the column that each leaf of a Parquet schema belongs to."""
     return [metadata.schema.column(n).path.partition(".")[0] for n in range(metadata.num_columns)]
-
-
-INDEX = "index.json"
-BLOCK_TOKENS = 1 << 19
-"""Approximate tokens in rows written at a time."""
-
-
-def read_index(folder: Path) -> dict[str, Any]:
-    """The object in a folder's `index.json`.
-
-    Raises:
-        InputError: it cannot be read, or is not an object.
-    """
-    path = folder if folder.name == INDEX and folder.is_file() else folder / INDEX
-    if not path.is_file():
-        raise InputError(f"{folder}: expected {INDEX}, or folders train and val with one, found neither")
-    return read_object(path)
-
-
-def check_rising(name: str, what: str, offsets: Sequence[int], findings: Findings) -> None:
-    """Note the first offset of a file that is below the one before it."""
-    for number, (low, high) in enumerate(pairwise(offsets)):
-        if high < low:
-            findings.add(name, what.format(number), f"{low} or more", high)
-            return

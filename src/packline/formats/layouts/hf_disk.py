@@ -5,21 +5,18 @@
     data-00000-of-00001.arrow    an Arrow IPC stream: schema, record batches, an end mark
     dataset_dict.json            {"splits": ["train", "validation"]}, where every split is such a folder
 
-A stream is a sequence of messages: four bytes FF, a length as int32, and a description of the schema or of a
-record batch with its buffers; then an end mark. (Files that begin with `ARROW1` are not streams.) All
-message headers are read when a stream is opened (30 microseconds per record batch), so record batches can be
-read in any order, and a truncated stream is detected at once, even if it ends between two of them.
-Dictionary-encoded columns, which would tie record batches together, are not read; the library writes none.
-The fingerprint, which names cached results in the library, is a hash of the files' checksums here, so equal
-exports have equal bytes. Features are described in terms of older versions (`Sequence`), which newer ones
-read as well. Based on the source code of datasets 5.2.0 and tested with it; versions before 4 are untested.
+All message headers of a stream are read when it is opened (30 microseconds per record batch), so record
+batches can be read in any order, and a truncated stream is detected at once. Dictionary-encoded columns,
+which would tie record batches together, are not read. The fingerprint, which names cached results in the
+library, is a hash of the files' checksums here, so equal exports have equal bytes. Based on the source code
+of datasets 5.2.0 and tested with it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -27,15 +24,13 @@ import pyarrow as pa
 
 from packline.errors import CorruptStore, InputError
 from packline.fingerprint import hash_value
-from packline.formats.layouts.column_reader import ColumnFile, Columns, split_of_path
+from packline.formats.export_record import Target
+from packline.formats.layouts.column_reader import ColumnFile, Columns
 from packline.formats.layouts.columns import hf_features
-from packline.formats.layouts.header_shards import read_object
-from packline.formats.types import DatasetFile
+from packline.formats.layouts.files import FileList, read_object, split_of_path
+from packline.formats.types import DatasetFile, WrittenPart
 from packline.ragged import offsets_of
-
-if TYPE_CHECKING:
-    from packline.formats.export_record import Target
-    from packline.store.report import Findings
+from packline.store.report import Findings
 
 STATE = "state.json"
 INFO = "dataset_info.json"
@@ -54,18 +49,14 @@ def write_stream(target: Target, name: str, schema: pa.Schema, batches: Iterator
 
 
 def write_folder(
-    target: Target, folder: str, schema: pa.Schema, files: Sequence[str], checksums: Sequence[str], split: str
+    target: Target, folder: str, schema: pa.Schema, written: Sequence[WrittenPart], split: str
 ) -> None:
-    """Write the metadata files that make a folder of streams a data set.
-
-    Args:
-        folder: prefix of names: empty, or ending with `/`.
-        files: names of the streams in the folder.
-        split: name of the split in the library.
-    """
+    """Write the metadata files that make a folder of streams a data set."""
+    files = [Path(one.part.name).name for one in written]
+    checksums = [one.facts["checksum"] for one in written]
     state: dict[str, Any] = {
         "_data_files": [{"filename": name} for name in files],
-        "_fingerprint": hash_value([list(checksums), schema.names])[:16],
+        "_fingerprint": hash_value([checksums, schema.names])[:16],
         "_format_columns": None,
         "_format_kwargs": {},
         "_format_type": None,
@@ -86,30 +77,24 @@ def _write_json(target: Target, name: str, content: Any) -> None:
         file.write(msgspec.json.format(msgspec.json.encode(content), indent=2))
 
 
-class SavedFiles:
-    """Files of such a folder, of a dictionary of them, or a single stream; numbered in order.
-
-    Raises:
-        InputError: there is nothing of this kind.
-    """
+class SavedFiles(FileList):
+    """Files of such a folder, of a dictionary of them, or a single stream; numbered in order."""
 
     def __init__(self, path: Path, findings: Findings) -> None:
-        self.files: list[DatasetFile] = []
+        super().__init__(path if path.is_dir() else path.parent)
         self.streams: list[tuple[int, str]] = []
         """Number and split of each stream."""
-        self._root = path if path.is_dir() else path.parent
         if path.is_file() and path.name not in (STATE, INFO, DICT):
-            self._add_stream(path, split_of_path(path.name), findings)
-            return
-        if (self._root / DICT).is_file():
-            self._add(self._root / DICT)
-            splits = read_object(self._root / DICT).get("splits")
+            self.streams.append((self.add(path), split_of_path(path.name)))
+        elif (named := self.folder / DICT).is_file():
+            self.add(named)
+            splits = read_object(named).get("splits")
             if not isinstance(splits, list) or any(not _is_name(name) for name in splits):
-                raise InputError(f"{self._root / DICT}: expected names of splits, found {splits!r}")
+                raise InputError(f"{named}: expected names of splits, found {splits!r}")
             for name in splits:
-                self._add_folder(self._root / name, split_of_path(name), findings)
+                self._add_folder(self.folder / name, split_of_path(name), findings)
         else:
-            self._add_folder(self._root, "train", findings)
+            self._add_folder(self.folder, "train", findings)
 
     def _add_folder(self, folder: Path, split: str, findings: Findings) -> None:
         if not (folder / STATE).is_file():
@@ -118,42 +103,26 @@ class SavedFiles:
                 hint="name the folder of the data set, or one .arrow file",
             )
         state = read_object(folder / STATE)
-        name = (folder / STATE).relative_to(self._root).as_posix()
         entries = state.get("_data_files")
         if not isinstance(entries, list):
             raise InputError(f"{folder / STATE}: expected _data_files, found {', '.join(state) or 'nothing'}")
+        name = self.files[self.add(folder / STATE)].name
         if state.get("_indices_data_files"):
             findings.add(name, "a selection of rows of the files", "none", "one; save it again flattened")
         if isinstance(declared := state.get("_split"), str) and split == "train":
             split = split_of_path(declared)
-        self._add(folder / STATE)
-        if (folder / INFO).is_file():
-            self._add(folder / INFO)
+        self.add_if_there(folder / INFO)
         for number, entry in enumerate(entries):
             filename = entry.get("filename") if isinstance(entry, dict) else None
-            if not _is_name(filename):
-                findings.add(name, f"entry {number} of _data_files", "the name of a file", entry)
+            if not _is_name(filename) or not (folder / str(filename)).is_file():
+                findings.add(
+                    name, f"entry {number} of _data_files", "the name of a file that is there", entry
+                )
             else:
-                self._add_stream(folder / str(filename), split, findings)
-
-    def _add_stream(self, path: Path, split: str, findings: Findings) -> None:
-        if not path.is_file():
-            name = path.relative_to(self._root).as_posix()
-            findings.add(name, f"a file that {STATE} names", "there", "missing")
-            return
-        self.streams.append((self._add(path), split))
-
-    def _add(self, path: Path) -> int:
-        self.files.append(DatasetFile.of(path, self._root))
-        return len(self.files) - 1
+                self.streams.append((self.add(folder / str(filename)), split))
 
     def open(self, column: str, with_loss: bool, findings: Findings) -> list[ArrowFile]:
-        """The readable streams, in order; problems go into `findings`.
-
-        Args:
-            column: name of the column with the ids.
-            with_loss: True to read columns with loss masks.
-        """
+        """The readable streams, in order; problems go into `findings`."""
         opened = (
             ArrowFile.open(self.files, number, split, column, with_loss, findings)
             for number, split in self.streams
@@ -161,18 +130,16 @@ class SavedFiles:
         return [file for file in opened if file is not None]
 
 
-def features_of_saved(path: Path) -> dict[str, Any] | None:
-    """Columns of a folder saved by the library, or of a dictionary's first split; else None."""
+def features_of_saved(path: Path) -> dict[str, Any]:
+    """Columns of a folder saved by the library, or of a dictionary's first split; empty for anything else."""
     folder = path if path.is_dir() else path.parent
     try:
         if (folder / DICT).is_file():
             folder = folder / str((read_object(folder / DICT).get("splits") or [""])[0])
-        if not (folder / STATE).is_file() or not (folder / INFO).is_file():
-            return None
-        features = read_object(folder / INFO).get("features")
-    except (KeyError, TypeError):
-        return None
-    return features if isinstance(features, dict) else None
+        features = read_object(folder / INFO).get("features") if (folder / STATE).is_file() else None
+    except (InputError, KeyError, TypeError):
+        return {}
+    return features if isinstance(features, dict) else {}
 
 
 def _is_name(name: object) -> bool:
@@ -180,7 +147,6 @@ def _is_name(name: object) -> bool:
 
 
 END_MARK = b"\xff\xff\xff\xff\0\0\0\0"
-FILE_MAGIC = b"ARROW1"
 
 
 class ArrowFile(ColumnFile):
@@ -206,10 +172,6 @@ class ArrowFile(ColumnFile):
         try:
             # Mapped, so that only the accessed pages are read, not the bodies.
             with pa.memory_map(file.path) as mapped:
-                if mapped.read(len(FILE_MAGIC)) == FILE_MAGIC:
-                    findings.add(file.name, "framing", "an Arrow stream", "an Arrow file (ARROW1)")
-                    return None
-                mapped.seek(0)
                 self.schema = pa.ipc.read_schema(mapped)
                 at = mapped.tell()
                 if coded := [one.name for one in self.schema if pa.types.is_dictionary(one.type)]:

@@ -4,29 +4,18 @@
     ScannedReader   document ends come from a marker token     llmc, nanogpt, npy, stacks
                     in one stream of all files of a split
 
-Both read from a `TokenFile`: a header of fixed size, then tokens to the end, optionally with a file of loss
-values. Files are read, not mapped, so a file that shrinks meanwhile is an error and does not crash the
-process.
+Files are read, not mapped, so a file that shrinks meanwhile is an error and does not crash the process.
 
-In a stream, documents lie between cuts. With edges `eod` (and `both`) there is a cut after each marker, with
-`bos` before each marker; the stream's two ends are cuts as well. So with `eod`, tokens after the last marker
-are a document without an end, and with `bos`, tokens before the first marker are one without a beginning:
-these are marked `truncated`. A unit holds the documents that begin in its range of one file; they may
-continue in the next file.
-
-A scanned format has a field `marker: int | None = None` among its options, filled in from the tokenizer by
-the code that opens the data set (`opening`, `check`). Without a marker, the documents of a stream cannot be
-separated: each block of a unit is then one truncated document, which is enough to check its ids.
-
-Cost: one pass, with one NumPy comparison per token, about 2 GB/s, and no Python object per token or document.
-Memory: a block of `BLOCK_TOKENS`, or a whole document that is longer. Does not check ids or remove boundary
-tokens.
+In a stream, documents lie between cuts: after each marker with edges `eod` and `both`, before each with
+`bos`; the stream's two ends are cuts as well, and a document there that lacks its marker is `truncated`. A
+unit holds the documents that begin in its range of one file; they may continue in the next file. The marker
+is an option, filled in from the tokenizer (`opening`); without one, each block of a unit is one truncated
+document.
 """
 
 from __future__ import annotations
 
-import os
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
@@ -46,8 +35,8 @@ Pieces = tuple[tuple[int, int, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class LossFile:
-    """A file with one number per token: 1 for a token that is trained on, else 0."""
+class Numbers:
+    """A file of numbers after a header: tokens, or their loss, 1 for a token that is trained on, else 0."""
 
     file: int
     path: str
@@ -55,16 +44,20 @@ class LossFile:
     header: int = 0
     """Bytes before the first number."""
 
+    def read(self, start: int, stop: int) -> np.ndarray:
+        return read_numbers(self.path, self.dtype, self.header, start, stop)
+
+    def piece(self, start: int, stop: int, end: int | None) -> tuple[int, int, int]:
+        """Piece of the file with these numbers; the first has the header, too, and the last one an `end`."""
+        first = self.header + start * self.dtype.itemsize if start else 0
+        return self.file, first, self.header + stop * self.dtype.itemsize if end is None else end
+
 
 class TokenFile:
     """A file with a header of fixed size, then tokens to its end, numbered from 0.
 
     Args:
-        files: all files of the data set.
-        number: number of this file among them.
-        header: bytes before the first token.
-        tokens: number of tokens; by default all that the file holds.
-        loss: its loss mask.
+        tokens: number of tokens by the header; at most, and by default, those that the file holds.
         companions: numbers of files that belong to it, such as its index; covered by the first unit.
     """
 
@@ -77,26 +70,23 @@ class TokenFile:
         split: str = "train",
         header: int = 0,
         tokens: int | None = None,
-        loss: LossFile | None = None,
+        loss: Numbers | None = None,
         companions: tuple[int, ...] = (),
     ) -> None:
         self.file, self.name, self.path = number, files[number].name, files[number].path
         self.split, self.dtype, self.header = split, dtype, header
+        self._numbers = Numbers(number, self.path, dtype, header)
         room = max(files[number].bytes - header, 0) // dtype.itemsize
-        self.tokens = room if tokens is None else tokens
+        self.tokens = room if tokens is None else min(tokens, room)
         self.loss = loss
         self._files, self._beside = files, companions
 
     def read(self, start: int, stop: int) -> tuple[np.ndarray, np.ndarray | None]:
-        """Tokens from `start` up to `stop`, and uint8 0 or 1 per token, if there is a loss mask.
-
-        Raises:
-            CorruptStore: the tokens are missing, or the mask has other values.
-        """
-        tokens = read_numbers(self.path, self.dtype, self.header, start, stop)
+        """Tokens from `start` up to `stop`, and uint8 0 or 1 per token, if there is a loss mask."""
+        tokens = self._numbers.read(start, stop)
         if self.loss is None:
             return tokens, None
-        loss = read_numbers(self.loss.path, self.loss.dtype, self.loss.header, start, stop)
+        loss = self.loss.read(start, stop)
         if len(wrong := np.flatnonzero((loss != 0) & (loss != 1))):
             at = int(wrong[0])
             raise CorruptStore(
@@ -111,36 +101,25 @@ class TokenFile:
 
     def pieces(self, start: int, stop: int) -> Pieces:
         """File pieces of a unit with these tokens; all units together cover the files exactly once."""
-        pieces = [self._piece(self.file, self.header, self.dtype.itemsize, start, stop)]
-        if self.loss is not None:
-            loss = self.loss
-            pieces.append(self._piece(loss.file, loss.header, loss.dtype.itemsize, start, stop))
-        if start == 0:
-            pieces += [(number, 0, self._files[number].bytes) for number in self._beside]
-        return tuple(pieces)
-
-    def _piece(self, number: int, header: int, size: int, start: int, stop: int) -> tuple[int, int, int]:
-        """Piece of a file; the first one includes the header, the last one any bytes after the tokens."""
-        first = header + start * size if start else 0
-        return number, first, self._files[number].bytes if stop == self.tokens else header + stop * size
+        pieces = []
+        for one in (self._numbers, self.loss):
+            if one is not None:  # bytes after the last number belong to its unit
+                end = self._files[one.file].bytes if stop == self.tokens else None
+                pieces.append(one.piece(start, stop, end))
+        beside = self._beside if start == 0 else ()
+        return (*pieces, *((number, 0, self._files[number].bytes) for number in beside))
 
 
 def read_numbers(path: str | Path, dtype: np.dtype, header: int, start: int, stop: int) -> np.ndarray:
-    """Numbers `start` up to `stop` of a file of numbers after a header.
-
-    Raises:
-        CorruptStore: the file cannot be read, or is too short.
-    """
+    """Numbers `start` up to `stop` of a file of numbers after a header."""
     array = np.empty(stop - start, dtype)
     view = array.view(np.uint8).data
     position, done = header + start * dtype.itemsize, 0
     try:
-        descriptor = os.open(path, os.O_RDONLY)
-        try:
-            while done < len(view) and (taken := os.preadv(descriptor, [view[done:]], position + done)):
+        with open(path, "rb", buffering=0) as file:
+            file.seek(position)
+            while done < len(view) and (taken := file.readinto(view[done:])):
                 done += taken
-        finally:
-            os.close(descriptor)
     except OSError as error:
         raise CorruptStore(f"cannot read {path}: {error.strerror or error}") from error
     if done < len(view):
@@ -170,8 +149,6 @@ class Ends(Protocol):
 
 
 class _TokenFilesReader(DatasetReader):
-    """Common base of both kinds: files, sources, and one dtype."""
-
     def __init__(
         self,
         files: Sequence[DatasetFile],
@@ -196,11 +173,8 @@ class IndexedReader(_TokenFilesReader):
     """Token files with documents back to back and their ends in an index.
 
     Args:
-        files: all files of the data set.
         indexed: sources in document order, each with the ends of its documents, the last at `tokens`.
         ids: document ids, called with the file number, the first document, and the end of the range.
-        edges: boundary tokens that every document is expected to have.
-        findings: receives problems: a dtype unlike the first file's, ends that decrease.
 
     `start` and `stop` of a unit are document numbers in its file.
     """
@@ -241,13 +215,8 @@ class IndexedReader(_TokenFilesReader):
             first += count
 
 
-def check_ends(name: str, ends: Ends, tokens: int, findings: Findings) -> bool:
-    """Note document ends that do not ascend from 0 to the number of tokens; return True if they do.
-
-    >>> findings = Findings()
-    >>> check_ends("a.index", np.array([3, 2, 5]), 5, findings), str(findings.problems[0])
-    (False, 'a.index: end of document 1: expected at least 3, found 2')
-    """
+def check_ends(name: str, ends: Ends, total: int, findings: Findings, what: str = "tokens") -> bool:
+    """Note document ends that do not ascend from 0 to the number of tokens; return True if they do."""
     last = 0
     for start in range(0, len(ends), BLOCK_DOCUMENTS):
         found = np.asarray(ends[start : start + BLOCK_DOCUMENTS]).astype(np.int64)
@@ -257,7 +226,7 @@ def check_ends(name: str, ends: Ends, tokens: int, findings: Findings) -> bool:
             findings.add(name, f"end of document {start + at}", f"at least {before[at]}", int(found[at]))
             return False
         last = int(found[-1])
-    return findings.compare(name, "tokens, by the end of the last document", tokens, last)
+    return findings.compare(name, f"{what}, by the end of the last document", total, last)
 
 
 def _indexed_units(source: TokenFile, ends: Ends) -> Iterator[ReadTask]:
@@ -265,7 +234,8 @@ def _indexed_units(source: TokenFile, ends: Ends) -> Iterator[ReadTask]:
     cuts = [0]
     while cuts[-1] < len(ends):
         begun = int(ends[cuts[-1] - 1]) if cuts[-1] else 0
-        cut = _first_reaching(ends, begun - begun % UNIT_TOKENS + UNIT_TOKENS, cuts[-1])
+        reached = begun - begun % UNIT_TOKENS + UNIT_TOKENS
+        cut = bisect_left(range(len(ends)), reached, cuts[-1], key=lambda document: int(ends[document]))
         cuts.append(min(cut + 1, len(ends)))
     # Documents without tokens after the last cut would make a unit that accounts for no bytes.
     while len(cuts) > 2 and int(ends[cuts[-2] - 1]) == source.tokens:
@@ -277,27 +247,12 @@ def _indexed_units(source: TokenFile, ends: Ends) -> Iterator[ReadTask]:
         yield ReadTask(source.split, source.file, start, stop, source.pieces(begin, end))
 
 
-def _first_reaching(ends: Ends, tokens: int, low: int) -> int:
-    """The first document from `low` on whose end is at or after `tokens`."""
-    high = len(ends)
-    while low < high:
-        middle = (low + high) // 2
-        if int(ends[middle]) < tokens:
-            low = middle + 1
-        else:
-            high = middle
-    return low
-
-
 class ScannedReader(_TokenFilesReader):
     """Token files that form one stream per split, with documents separated by a marker.
 
     Args:
-        files: all files of the data set.
         sources: sources in stream order; those of a split form one stream.
         marker: token before (edges `bos`) or after (`eod`, `both`) every document; None if unknown.
-        edges: boundary tokens that every document is expected to have.
-        findings: receives problems: a dtype unlike the first file's.
 
     `start` and `stop` of a unit are tokens of its file.
     """

@@ -1,0 +1,52 @@
+"""Files of a data set: which are found in which order, what their names say, and indexes that are refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from packline.errors import InputError
+from packline.formats.layouts.files import find_files, split_of_name
+from packline.formats.layouts.records import INDEX, read_index
+
+
+def test_a_name_tells_the_split() -> None:
+    names = ("web_valid_text_document.idx", "VALIDATION.bin", "valid/train_000001.bin", "test0.bin")
+    assert [split_of_name(name) for name in names] == ["val", "val", "train", "test"]
+
+
+def test_files_are_found_in_order_of_path_and_folders_are_none(tmp_path: Path) -> None:
+    for name in ("b/x.ds", "c.ds", "a.ds", "a/z.ds", "a/no.txt"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(b"x")
+    (tmp_path / "folder.ds").mkdir()
+    for below, names in ((False, ["a.ds", "c.ds"]), (True, ["a.ds", "a/z.ds", "b/x.ds", "c.ds"])):
+        listed, found = find_files(tmp_path, ".ds", "token files", below=below)
+        assert listed.folder == tmp_path and found == sorted(tmp_path / name for name in names)
+    listed, found = find_files(tmp_path / "a/no.txt", ".ds", "token files")
+    assert (listed.folder, found) == (tmp_path / "a", [tmp_path / "a/no.txt"])
+    for path, word in ((tmp_path / "folder.ds", "none"), (tmp_path / "absent", "nothing")):
+        with pytest.raises(InputError, match=f"expected token files, found {word}"):
+            find_files(path, ".ds", "token files")
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (b"", "is not JSON"),
+        (b'{"a": "\xff"}', "is not JSON"),
+        (b"[" * 200_000, "is not JSON"),
+        (b"[1]", "expected an object, found list"),
+        (b'{"b": 1}', "expected a, found b"),
+        (None, "or folders train and val"),
+    ],
+)
+def test_an_index_that_is_no_such_object_is_refused_with_its_path(
+    tmp_path: Path, data: bytes | None, words: str
+) -> None:
+    if data is not None:
+        (tmp_path / INDEX).write_bytes(data)
+    with pytest.raises(InputError, match=words) as refused:
+        read_index(tmp_path, "a")
+    assert str(tmp_path) in str(refused.value)
