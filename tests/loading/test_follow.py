@@ -319,6 +319,8 @@ def test_a_follower_goes_to_another_process_as_its_folder(replay: Replay) -> Non
         ({"order": "global", "block_rows": None, "window_blocks": None}, "order is global"),
         ({"shuffle_documents": 1}, "shuffle_documents needs all documents"),
         ({"packing": "best_fit"}, "best_fit without pack_window needs all documents"),
+        ({"exclude": "gone.parquet"}, "exclude needs all documents"),
+        ({"unique": True}, "unique needs all documents"),
         ({"sources": "other"}, "the recipe has no source 'other': expected 'made'"),
         ({"labels": "web"}, "the recipe has no label 'web': expected none"),
         ({"split": "training"}, "split is 'training'"),

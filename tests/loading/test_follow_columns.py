@@ -107,13 +107,13 @@ def test_a_condition_reads_each_shard_once(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read: list[str] = []
-    apply = Selection._filter
+    apply = Selection._by_columns
 
-    def counted(self: Selection, parts: Any) -> Any:
-        read.extend(part.shard.entry.name for part in parts)
-        return apply(self, parts)
+    def counted(self: Selection, part: Any, reasons: Any) -> Any:
+        read.append(part.shard.entry.name)
+        return apply(self, part, reasons)
 
-    monkeypatch.setattr(Selection, "_filter", counted)
+    monkeypatch.setattr(Selection, "_by_columns", counted)
     with Replay(store, tmp_path / "built") as replay:
         plain = sorted(replay.receipts, key=lambda name: not name.startswith("plain"))
         turns = take_turns(replay, plain)

@@ -33,7 +33,7 @@ import msgspec
 import numpy as np
 
 from packline.errors import CorruptStore, RecipeError
-from packline.packing.cache import Plan, Plans, find_plan, plan_fingerprint, plan_folder
+from packline.packing.cache import Plan, Plans, find_plan, place_type, plan_fingerprint, plan_folder
 from packline.packing.fit import Fit, fit
 from packline.packing.packer import Counts, Spans
 from packline.packing.selection import Selection
@@ -299,15 +299,11 @@ def _summed(counts: Sequence[Counts]) -> Counts:
     return Counts(*(sum(column) for column in zip(*map(msgspec.structs.astuple, counts), strict=True)))
 
 
-def _place_type(documents: int) -> np.dtype:
-    return np.dtype("<u4" if documents < 2**32 else "<i8")
-
-
 def _survey(blocks: Iterable[np.ndarray], start: int, stop: int, seq_len: int, *, keep: bool) -> Pieces:
-    place_type = _place_type(stop)
+    dtype = place_type(stop)
     remainders = np.empty(stop - start if keep else 0, "<u2" if seq_len <= 1 << 16 else "<u4")
     counts = np.zeros(seq_len + 1, np.int64)
-    full_places = [np.empty(0, place_type)]
+    full_places = [np.empty(0, dtype)]
     done = tokens = split = 0
     for lengths in blocks:
         full = lengths // seq_len
@@ -318,7 +314,7 @@ def _survey(blocks: Iterable[np.ndarray], start: int, stop: int, seq_len: int, *
         split += int(np.count_nonzero(lengths > seq_len))
         if keep:
             remainders[done : done + len(rest)] = rest
-            places = np.arange(start + done, start + done + len(rest), dtype=place_type)
+            places = np.arange(start + done, start + done + len(rest), dtype=dtype)
             full_places.append(places.repeat(full))
         done += len(rest)
     return Pieces(counts, remainders, np.concatenate(full_places), tokens, split)
@@ -331,7 +327,7 @@ def _sort(pieces: Pieces, seq_len: int, first: int) -> np.ndarray:
     """
     remainders, counts = pieces.remainders, pieces.counts[:seq_len].copy()
     counts[0] = 0
-    order = np.empty(int(counts.sum()), _place_type(first + len(remainders)))
+    order = np.empty(int(counts.sum()), place_type(first + len(remainders)))
     # Position of the next piece of each length.
     following = np.cumsum(counts[::-1])[::-1] - counts
     for start in range(0, len(remainders), SORT_BLOCK):

@@ -60,6 +60,11 @@ class PlanHeader(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     checksum: str
 
 
+def place_type(documents: int) -> np.dtype:
+    """Dtype of places of documents in a plan, from their number."""
+    return np.dtype("<u4" if documents < 2**32 else "<i8")
+
+
 def plan_fingerprint(store: StoreReader, settings: dict[str, Any]) -> str:
     return hash_value({"store": store.manifest.checksum, "version": FORMAT_VERSION, **settings})
 

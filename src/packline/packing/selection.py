@@ -27,7 +27,7 @@ import numpy as np
 
 from packline.errors import RecipeError, StoreError
 from packline.fingerprint import hash_value
-from packline.packing.cache import Plan, Plans, find_plan
+from packline.packing.cache import Plan, Plans, find_plan, place_type
 from packline.packing.offsets import ShardPlaces, ShardRange, all_shards
 from packline.packing.options import DocumentFilter, check_options
 from packline.permutation import Permutation
@@ -197,38 +197,24 @@ class Selection:
 
     def _make_list(self) -> Plan:
         parts, seed = self._range.parts(), self.settings["shuffle_documents"]
-        places = np.arange(len(self._range), dtype=np.uint32 if len(self._range) < 2**32 else np.int64)
+        places = np.arange(len(self._range), dtype=place_type(len(self._range)))
         facts: dict[str, Any] = {"tokens": self._range.tokens, "left_out": [], "notes": []}
         if self._is_filtered:
-            places, facts = self._filter_new(parts) if isinstance(self.plans, dict) else self._filter(parts)
-        documents = self._range.documents(places).astype(
-            np.uint32 if self.store.manifest.documents < 2**32 else np.int64
-        )
+            places, facts = self._filter(parts)
+        documents = self._range.documents(places).astype(place_type(self.store.manifest.documents))
         if seed is not None and len(documents):
             documents = documents[Permutation(len(documents), SHUFFLE_KEY, seed)(np.arange(len(documents)))]
         return Plan({"documents": documents}, facts)
 
-    def _filter_new(self, parts: list[ShardPlaces]) -> tuple[np.ndarray, dict[str, Any]]:
-        """Filter a store that grows: only the shards that are new since the last time are looked at."""
-        memory: Any = self.plans
-        key = hash_value(self.identity)
-        shards, before, kept, facts = memory.get(key, (0, 0, None, {}))
-        if kept is None or shards < len(parts):
-            new = [one._replace(start=one.start - before, stop=one.stop - before) for one in parts[shards:]]
-            found, more = self._filter(new)
-            if kept is not None:
-                found = np.concatenate([kept, found + kept.dtype.type(before)])
-                for one, earlier in zip(more["left_out"], facts["left_out"], strict=True):
-                    one[1:] = one[1] + earlier[1], one[2] + earlier[2]
-                more["tokens"] += facts["tokens"]
-            kept, facts = found, more
-            memory[key] = len(parts), parts[-1].stop, kept, facts
-        return kept, facts
-
-    def _filter(self, parts: Sequence[ShardPlaces]) -> tuple[np.ndarray, dict[str, Any]]:
+    def _filter(self, every: Sequence[ShardPlaces]) -> tuple[np.ndarray, dict[str, Any]]:
         """Places of the documents that are left, sorted integers; and counts by reason, as JSON values."""
         least, most = self.settings["min_tokens"] or 0, self.settings["max_tokens"] or 0
-        reasons = np.zeros(parts[-1].stop if parts else 0, np.uint8)
+        reasons = np.zeros(every[-1].stop, np.uint8)
+        # Of a store that grows, only the shards that are new since the last time are looked at.
+        memory = self.plans if isinstance(self.plans, dict) else {}
+        known = memory.get(key := hash_value(self.identity), reasons[:0])
+        reasons[: len(known)] = known
+        parts = [part for part in every if part.start >= len(known)]
         names = [f"shorter than min_tokens {least:,}", f"longer than max_tokens {most:,}"]
         for part in parts:
             lengths, here = part.shard.lengths, reasons[part.start : part.stop]
@@ -249,13 +235,14 @@ class Selection:
             from packline.packing.exclusions import repeated_texts
 
             others = [part for store in self._others for part in all_shards(store).parts()]
-            repeated = repeated_texts(others, parts, reasons)
+            repeated = repeated_texts(others, every, reasons)
             names.append("duplicates")
             reasons[repeated.own] = len(names)
             if self._others:
                 names.append(f"texts of {', '.join(str(one.place) for one in self._others)}")
                 reasons[repeated.foreign] = len(names)
-        return self._kept(parts, reasons, names)
+        memory[key] = reasons
+        return self._kept(every, reasons, names)
 
     def _by_columns(self, part: ShardPlaces, reasons: np.ndarray) -> None:
         from packline.where.columns import check_columns, column_mask
@@ -286,7 +273,7 @@ class Selection:
             here = reasons[part.start : part.stop]
             documents += np.bincount(here, minlength=len(documents))
             tokens += np.bincount(here, part.shard.lengths, len(documents)).astype(np.int64)
-        dtype = np.dtype("<u4" if len(reasons) < 2**32 else "<i8")
+        dtype = place_type(len(reasons))
         kept = [
             (np.flatnonzero(reasons[start : start + BLOCK] == 0) + start).astype(dtype)
             for start in range(0, len(reasons), BLOCK)
