@@ -54,36 +54,6 @@ def test_names_ranges_and_order_are_alike(storage: Storage, tmp_path: Path) -> N
     assert [facts.name for facts in storage.walk("a")] == ["a/c/d"] and storage.facts("a-b") is None
 
 
-def test_files_are_taken_over_once(storage: Storage, tmp_path: Path) -> None:
-    def files(**contents: bytes) -> dict[str, Path]:
-        paths = {name: tmp_path / f"{name}.part" for name in contents}
-        for name, data in contents.items():
-            paths[name].write_bytes(data)
-        return {f"in/{name}": path for name, path in paths.items()}
-
-    (tmp_path / "store").mkdir()
-    given = files(a=b"one" * 1000, b=b"")
-    storage.put_files(given)
-    assert not any(path.exists() for path in given.values())
-    storage.put_files(files(a=b"one" * 1000, c=b"new"))
-    with pytest.raises(StoreError, match=r"in/a exists with another content: expected \w+"):
-        storage.put_files(files(a=b"two" * 1000))
-    assert {facts.name: facts.size for facts in storage.walk()} == {"in/a": 3000, "in/b": 0, "in/c": 3}
-    assert storage.read("in/a") == b"one" * 1000
-
-
-def test_a_bucket_that_is_not_there(bucket: Bucket) -> None:
-    storage = open_storage(f"s3://{bucket.name}-other/key")
-    for use in (
-        lambda: storage.read("a"),
-        lambda: list(storage.walk()),
-        lambda: storage.list(""),
-        lambda: storage.put_new("a", b""),
-    ):
-        with pytest.raises(StoreError, match="there is no such bucket or container"):
-            use()
-
-
 FORKS = """
 import os, sys
 from packline.errors import StoreError

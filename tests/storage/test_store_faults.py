@@ -139,6 +139,7 @@ def test_two_writers_in_turn_leave_what_a_dictionary_would(
                 storage.put_new(name, data)
             else:
                 storage.put_files({name: path})
+                assert not path.exists()
         for storage in pair:
             assert [facts.name for facts in storage.walk()] == sorted(model)
             assert {name: storage.read(name) for name in model} == model
