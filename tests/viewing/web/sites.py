@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 from tests.formats.stores import make_store, random_documents
+from tests.viewing.parsed import Parsed
 
 from packline.facade import Store
 from packline.store import writer
@@ -36,3 +37,11 @@ def client_of(
     site.wait(30)
     app = make_site_app(site, **settings)
     return TestClient(app, base_url="http://localhost", follow_redirects=False)
+
+
+def get(client: TestClient, path: str, status: int = 200, **params: str) -> Parsed:
+    """A page, after what it is redirected to, as its reader finds it."""
+    answer = client.get(path, params=params or None, follow_redirects=True)
+    assert answer.status_code == status, (path, answer.text[-500:])
+    assert answer.headers["content-type"] == "text/html; charset=utf-8"
+    return Parsed(answer.text)

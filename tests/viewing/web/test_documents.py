@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 from starlette.testclient import TestClient
 from tests.viewing.parsed import Parsed, ids_shown
-from tests.viewing.web.sites import client_of
+from tests.viewing.web.sites import client_of, get
 
 import packline
 from packline.facade import Store
@@ -58,17 +58,11 @@ def client(store: Store) -> TestClient:
 Params = dict[str, str]
 
 
-def get(client: TestClient, params: Params, *, status: int = 200, path: str = "/documents") -> Parsed:
-    answer = client.get(path, params=params)
-    assert answer.status_code == status, answer.text
-    return Parsed(answer.text)
-
-
 def listed(client: TestClient, params: Params) -> list[int]:
     """Numbers of the documents on all pages of a table."""
     found: list[int] = []
     for page in range(20):
-        parsed = get(client, params | {"page": str(page)})
+        parsed = get(client, "/documents", **params, page=str(page))
         hrefs = [one.get("href") or "" for one in parsed.all("a")]
         found += [int(there[1]) for href in hrefs if (there := re.match(r"/document/(\d+)", href))]
         if "next ›" not in parsed.of("a"):
@@ -106,7 +100,7 @@ def test_any_column_sorts(client: TestClient, store: Store, column: str, descend
 
 
 def test_the_table_has_all_columns_and_their_distributions(client: TestClient) -> None:
-    parsed = get(client, {})
+    parsed = get(client, "/documents")
     found = client.get("/documents", params={"as": "json"}).json()["tables"][0]["head"]
     fixed = ["text_bytes", "split", "file", "position", "hash"]  # and no label: no document has one
     carried = ["score", "language", "odd name"]
@@ -121,9 +115,9 @@ def test_the_table_has_all_columns_and_their_distributions(client: TestClient) -
 def test_rows_take_the_same_choice(client: TestClient, store: Store) -> None:
     rows = store.rows(32, split="all", where="score >= 3", unique=True)
     params = {"seq_len": "32", "split": "all", "where": "score>=3", "unique": "1"}
-    assert f"{len(rows):,} rows of 32 tokens" in get(client, params, path="/rows").of("main")
-    assert ids_shown(get(client, params, path="/row/1")) == rows[1].tokens.tolist()
-    text = get(client, params | {"batch_size": "2"}, path="/batch")
+    assert f"{len(rows):,} rows of 32 tokens" in get(client, "/rows", **params).of("main")
+    assert ids_shown(get(client, "/row/1", **params)) == rows[1].tokens.tolist()
+    text = get(client, "/batch", **params, batch_size="2")
     loader = packline.Loader(rows, batch_size=2, prefetch=0)
     expected = [one for row in loader.rows_of_step(0).rows for one in rows[int(row)].tokens.tolist()]
     assert ids_shown(text) == expected
@@ -143,13 +137,13 @@ def test_rows_take_the_same_choice(client: TestClient, store: Store) -> None:
 def test_what_cannot_be_is_answered_with_the_form(
     client: TestClient, params: dict[str, str], expected: str
 ) -> None:
-    parsed = get(client, params, status=400)
+    parsed = get(client, "/documents", 400, **params)
     assert expected in parsed.of("main") and parsed.all("form")
 
 
 def test_an_empty_result_is_no_error(client: TestClient) -> None:
     for path in ("/documents", "/rows", "/batch"):
-        assert "no document is left" in get(client, {"where": "score > 99"}, path=path).of("main")
+        assert "no document is left" in get(client, path, where="score > 99").of("main")
 
 
 def test_the_list_goes_on_in_its_documents(client: TestClient) -> None:
@@ -160,7 +154,7 @@ def test_the_list_goes_on_in_its_documents(client: TestClient) -> None:
     def links(parsed: Parsed) -> list[str]:
         return [one["href"] or "" for one in parsed.all("a")]
 
-    ahead = [one for one in links(get(client, params)) if one.startswith("/document/")][:1]
+    ahead = [one for one in links(get(client, "/documents", **params)) if one.startswith("/document/")][:1]
     shown: list[int] = []
     while ahead:
         shown.append(int(re.findall(r"/document/(\d+)", ahead[0])[0]))
@@ -173,13 +167,15 @@ def test_the_list_goes_on_in_its_documents(client: TestClient) -> None:
 
 
 def test_heads_show_the_selection(client: TestClient) -> None:
-    described = [one.get("aria-label") or "" for one in get(client, {"where": "score >= 4"}).all("svg")]
+    described = [
+        one.get("aria-label") or "" for one in get(client, "/documents", where="score >= 4").all("svg")
+    ]
     assert any(one.startswith("score: 4.0 to 4.9") for one in described)
 
 
 def test_tables_as_data(client: TestClient, store: Store) -> None:
     params = {"where": "score >= 4", "source": "in"}
-    parsed = get(client, params)
+    parsed = get(client, "/documents", **params)
     found = client.get("/documents", params=params | {"as": "json"}).json()["tables"][0]
     assert len(found["rows"]) > 4 and all(name in parsed.of("thead") for name in found["head"])
     assert all(cell in parsed.of("main") for row in found["rows"] for cell in row)
@@ -192,13 +188,13 @@ def test_large_stores_are_neither_filtered_nor_sorted(store: Store, monkeypatch:
     monkeypatch.setattr(choosing, "FILTERED_MOST", 10)
     monkeypatch.setattr(choosing, "SORTED_MOST", 10)
     client = client_of([store])
-    assert "packline view" in get(client, {"where": "score > 3"}, status=400).of("main")
-    assert "docs.parquet" in get(client, {"sort": "score"}, status=400).of("main")
-    get(client, {})
+    assert "packline view" in get(client, "/documents", 400, where="score > 3").of("main")
+    assert "docs.parquet" in get(client, "/documents", 400, sort="score").of("main")
+    get(client, "/documents")
 
 
 def test_heads_of_a_part_of_the_documents_say_so(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert "of a sample" not in get(client_of([store]), {}).of("main")
+    assert "of a sample" not in get(client_of([store]), "/documents").of("main")
     monkeypatch.setattr(columns, "MOST_COUNTED", 1)
     heads = re.findall("<th .*?</th>", client_of([store]).get("/documents").text, re.DOTALL)
     shown = [re.sub("<svg.*?</svg>|<[^>]*>", " ", head, flags=re.DOTALL) for head in heads]

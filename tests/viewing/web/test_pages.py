@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from starlette.testclient import TestClient
 from tests.formats.stores import make_store, random_loss
 from tests.viewing.browser.hostile import hostile_store
-from tests.viewing.parsed import Parsed, ids_shown
-from tests.viewing.web.sites import client_of, small_store
+from tests.viewing.parsed import ids_shown
+from tests.viewing.web.sites import client_of, get, small_store
 
 import packline
 from packline.facade import Store
@@ -43,13 +43,6 @@ def client(store: Store, tmp_path_factory: pytest.TempPathFactory) -> TestClient
     return client_of([store, other])
 
 
-def page(client: TestClient, path: str, status: int = 200) -> Parsed:
-    answer = client.get(path, follow_redirects=True)
-    assert answer.status_code == status, (path, answer.text[-500:])
-    assert answer.headers["content-type"] == "text/html; charset=utf-8"
-    return Parsed(answer.text)
-
-
 def test_every_link_of_every_page_leads_somewhere(client: TestClient) -> None:
     seen: set[str] = set()
     ahead = ["/", "/?store=1"]
@@ -61,7 +54,7 @@ def test_every_link_of_every_page_leads_somewhere(client: TestClient) -> None:
         if "as=" in path:
             assert client.get(path).status_code == 200
             continue
-        found = page(client, path)
+        found = get(client, path)
         assert found.of("h1"), path
         ahead += [one["href"] for one in found.all("a") if one["href"] and not one["href"].startswith("#")]
     assert {urlsplit(path).path.split("/")[1] for path in seen} >= {
@@ -71,7 +64,7 @@ def test_every_link_of_every_page_leads_somewhere(client: TestClient) -> None:
 
 def test_a_document_is_its_tokens(client: TestClient, store: Store) -> None:
     for wanted in (0, 7, 119):
-        found = page(client, f"/document/{wanted}")
+        found = get(client, f"/document/{wanted}")
         assert ids_shown(found) == store.documents[wanted].tolist()
         provenance = store.provenance(wanted)
         assert provenance.file in found.of("main") and str(provenance.id) in found.of("main")
@@ -82,7 +75,7 @@ def test_a_long_document_comes_in_parts(tmp_path: Path) -> None:
     store = make_store(tmp_path / "store", [body], vocab_size=300, eod_id=0)
     client, path, shown = client_of([store]), "/document/0", []
     for _ in range(10):
-        found = page(client, path)
+        found = get(client, path)
         shown += ids_shown(found)
         following = [one["href"] for one in found.all("a") if one["href"] and "first=" in one["href"]]
         later = [href for href in following if int(parse_qs(urlsplit(href).query)["first"][0]) >= len(shown)]
@@ -97,12 +90,12 @@ def test_a_long_document_comes_in_parts(tmp_path: Path) -> None:
 def test_a_row_is_its_tokens(client: TestClient, store: Store, packing: Packing, split: SplitChoice) -> None:
     rows = store.rows(32, packing=packing, split=split)
     for wanted in (0, len(rows) // 2, len(rows) - 1):
-        found = page(client, f"/row/{wanted}?{ROWS}&packing={packing}&split={split}")
+        found = get(client, f"/row/{wanted}?{ROWS}&packing={packing}&split={split}")
         row = rows[wanted]
         assert ids_shown(found) == row.tokens[row.segment_ids >= 0].tolist()
         documents = [int(one["data-document"] or 0) for one in found.all("div") if "data-document" in one]
         assert documents == [span.document for span in row.spans]
-    page(client, f"/row/{len(rows)}?{ROWS}&packing={packing}&split={split}", 404)
+    get(client, f"/row/{len(rows)}?{ROWS}&packing={packing}&split={split}", 404)
 
 
 @pytest.mark.parametrize(("ranks", "rank"), [(1, None), (2, 0), (2, 1), (4, 3)])
@@ -110,7 +103,7 @@ def test_a_batch_is_the_loaders(client: TestClient, store: Store, ranks: int, ra
     rows = store.rows(32)
     for step in (0, 3):
         asked = f"/batch?{ROWS}&step={step}&batch_size=4&seed=9&world_size={ranks}"
-        found = page(client, asked + ("" if rank is None else f"&rank={rank}"))
+        found = get(client, asked + ("" if rank is None else f"&rank={rank}"))
         loader = Loader(rows, batch_size=4, seed=9, world_size=ranks, rank=rank or 0, prefetch=0)
         batch = loader.batch(step)
         expected = batch["tokens"][batch["segment_ids"] >= 0]
@@ -119,10 +112,10 @@ def test_a_batch_is_the_loaders(client: TestClient, store: Store, ranks: int, ra
 
 def test_text_that_is_searched_for_is_found(client: TestClient, store: Store) -> None:
     wanted = store.documents[8][2:5].tolist()
-    found = page(client, f"/search?by=ids&q={'+'.join(map(str, wanted))}")
+    found = get(client, f"/search?by=ids&q={'+'.join(map(str, wanted))}")
     assert "/document/8" in {(one["href"] or "").partition("?")[0] for one in found.all("a")}
     assert "The store has been searched to its end" in found.of("main")
-    found = page(client, "/search?by=id&q=d77")
+    found = get(client, "/search?by=id&q=d77")
     (link,) = [one["href"] for one in found.all("a") if (one["href"] or "").startswith("/document/")]
     assert store.provenance(int(urlsplit(link or "").path.split("/")[2])).id == "d77"
 
@@ -151,7 +144,7 @@ def test_text_that_is_searched_for_is_found(client: TestClient, store: Store) ->
 def test_a_wrong_address_is_a_page_that_says_why(
     client: TestClient, path: str, status: int, says: str
 ) -> None:
-    found = page(client, path, status)
+    found = get(client, path, status)
     assert says in " ".join(found.of("main").split()), found.of("main")
     assert found.all("nav"), "navigation stays"
 
@@ -175,10 +168,10 @@ def test_a_jump_keeps_the_settings(client: TestClient, asked: str, leads: str) -
 
 
 def test_pages_of_another_store_stay_with_it(client: TestClient) -> None:
-    found = page(client, "/documents?store=1")
+    found = get(client, "/documents?store=1")
     links = [one["href"] or "" for one in found.all("a") if (one["href"] or "").startswith("/")]
     assert links and all("store=1" in href for href in links)
-    assert ids_shown(page(client, "/document/1?store=1")) == [8, 9, 0]
+    assert ids_shown(get(client, "/document/1?store=1")) == [8, 9, 0]
 
 
 def test_two_tokenizers_cut_one_text(store: Store, tokenizer_json: Path) -> None:
@@ -186,7 +179,7 @@ def test_two_tokenizers_cut_one_text(store: Store, tokenizer_json: Path) -> None
 
     client = client_of([store], [str(tokenizer_json)])
     text = "import this, naïve 漢字\nend"
-    found = page(client, "/compare/tokenizers?" + urlencode({"text": text}))
+    found = get(client, "/compare/tokenizers?" + urlencode({"text": text}))
     own = store.tokenizer.encode(text, add_special_tokens=False).ids
     other = tokenizers.Tokenizer.from_file(str(tokenizer_json)).encode(text, add_special_tokens=False).ids
     assert ids_shown(found) == [*own, *other]
@@ -202,9 +195,9 @@ def test_a_typed_text_is_encoded_as_a_build_does_it(tmp_path: Path, tokenizer_js
     client = client_of([store], [str(tokenizer_json)])
     built, eod = store.documents[0][:-1].tolist(), int(store.documents[0][-1])
     asked = urlencode({"text": text})
-    found = page(client, f"/compare/tokenizers?{asked}")
+    found = get(client, f"/compare/tokenizers?{asked}")
     assert ids_shown(found) == built and eod not in built, "the same tokenizer is shown once"
-    found = page(client, f"/compare/tokenizers?{asked}&special=control")
+    found = get(client, f"/compare/tokenizers?{asked}&special=control")
     assert ids_shown(found).count(eod) == 1
     assert "are control tokens" in found.of("option")
     assert client.get("/compare/tokenizers?text=a&special=maybe").status_code == 400
@@ -214,7 +207,7 @@ def test_what_is_not_learned_is_marked(tmp_path: Path) -> None:
     bodies = [[5, 6, 7, 8], [9, 10, 11]]
     loss = random_loss(bodies)
     store = make_store(tmp_path / "store", bodies, vocab_size=300, eod_id=0, loss=loss)
-    found = page(client_of([store]), "/document/0")
+    found = get(client_of([store]), "/document/0")
     marks = [one["data-loss"] for one in found.all("span") if one.get("data-ids") is not None]
     assert marks == [str(one) for one in loss[0]]
 
@@ -231,20 +224,20 @@ def test_an_empty_store_has_pages(tmp_path: Path) -> None:
         "/search?q=a",
         "/compare/tokenizers",
     ):
-        page(client, path)
+        get(client, path)
     for path in ("/", "/documents", "/rows", "/batch"):
-        assert "empty" in page(client, path).of("main"), path
-    page(client, "/document/0", 404)
-    page(client, "/row/0", 400)
+        assert "empty" in get(client, path).of("main"), path
+    get(client, "/document/0", 404)
+    get(client, "/row/0", 400)
 
 
 def test_a_damaged_shard_is_told(tmp_path: Path) -> None:
     store = small_store(tmp_path / "store")
     (store.path / f"{store.shards[0].entry.name}.docs.parquet").write_bytes(b"PAR1 no")
     client = client_of([store])
-    found = page(client, "/document/0", 500)
+    found = get(client, "/document/0", 500)
     assert "cannot read" in found.of("main") and "packline verify" in found.of("main")
-    page(client, "/")
+    get(client, "/")
 
 
 def test_an_id_outside_the_vocabulary_is_told(tmp_path: Path) -> None:
@@ -254,7 +247,7 @@ def test_an_id_outside_the_vocabulary_is_told(tmp_path: Path) -> None:
     tokens[:] = 401
     tokens.tofile(path)
     wanted = int(np.argmax(store.shards[0].lengths))
-    found = page(client_of([store]), f"/document/{wanted}", 500)
+    found = get(client_of([store]), f"/document/{wanted}", 500)
     assert "is 401: expected an id from 0 to 399" in found.of("main")
 
 
@@ -267,7 +260,7 @@ def test_an_error_of_ours_shows_nothing_of_itself(
         raise ValueError("a secret of the inside")
 
     monkeypatch.setattr(pages, "group_table", broken)
-    found = page(client, "/", 500)
+    found = get(client, "/", 500)
     assert "secret" not in found.of("main") and "could not be made" in found.of("main")
 
 
@@ -287,7 +280,7 @@ def test_hostile_data_is_inert(tmp_path: Path, tokenizer_json: Path) -> None:
     attack = "%3Cscript%3Ealert(1)%3C/script%3E%22%20onfocus=%22alert(1)"
     paths += [f"/search?q={attack}", f"/search?by=file&q={attack}", f"/compare/tokenizers?text={attack}"]
     for path in paths:
-        found = page(client, path)
+        found = get(client, path)
         assert {tag for tag, _ in found.tags} <= known, path
         assert len(found.all("script")) == 1 and found.of("script") == ""
         for _, attributes in found.tags:
@@ -317,10 +310,10 @@ def test_pages_wait_for_no_plan(store: Store, monkeypatch: pytest.MonkeyPatch) -
     from packline.viewing.web import choosing
 
     monkeypatch.setattr(choosing, "PACKED_MOST", 10)
-    found = page(client_of([store]), f"/rows?{ROWS}&packing=best_fit", 400)
+    found = get(client_of([store]), f"/rows?{ROWS}&packing=best_fit", 400)
     assert "packline info" in found.of("main") and "--write" in found.of("main")
     store.rows(32, packing="best_fit", plans=store.path / "plans")
-    page(client_of([store]), f"/rows?{ROWS}&packing=best_fit")
+    get(client_of([store]), f"/rows?{ROWS}&packing=best_fit")
 
 
 def test_stores_with_one_tokenizer_offer_it_once(store: Store) -> None:

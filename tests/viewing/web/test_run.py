@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from starlette.testclient import TestClient
 from tests.formats.stores import make_store, random_documents
-from tests.viewing.parsed import Parsed, ids_shown
-from tests.viewing.web.sites import client_of, small_store
+from tests.viewing.parsed import ids_shown
+from tests.viewing.web.sites import client_of, get, small_store
 
 import packline
 from packline.facade import Store
@@ -52,12 +52,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def client(folder: Path) -> TestClient:
     return client_of([], runs=[folder / "run.toml"])
-
-
-def get(client: TestClient, path: str, status: int = 200) -> Parsed:
-    answer = client.get(path)
-    assert answer.status_code == status, answer.text
-    return Parsed(answer.text)
 
 
 def test_each_step_is_the_loaders(client: TestClient, folder: Path) -> None:
