@@ -39,7 +39,7 @@ def client_of(
     return TestClient(app, base_url="http://localhost", follow_redirects=False)
 
 
-def get(client: TestClient, path: str, status: int = 200, **params: str) -> Parsed:
+def get(client: TestClient, path: str, status: int = 200, /, **params: str) -> Parsed:
     """A page, after what it is redirected to, as its reader finds it."""
     answer = client.get(path, params=params or None, follow_redirects=True)
     assert answer.status_code == status, (path, answer.text[-500:])
