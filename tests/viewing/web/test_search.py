@@ -99,4 +99,3 @@ def test_a_hit_does_not_reach_into_the_next_document(tmp_path: Path) -> None:
     store = make_store(tmp_path / "store", [[5, 6], [7, 8]], vocab_size=300, eod_id=0)
     assert find_tokens(store, [0, 7]).hits == ()
     assert find_tokens(store, [6, 0]).hits == (Hit(0, 1, 2),)
-    assert find_tokens(store, [6 << 8]).hits == (), "bytes of two ids are no id"

@@ -6,6 +6,7 @@ import json
 import random
 import unicodedata
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -254,15 +255,17 @@ def test_a_tokenizer_that_changes_texts_changes_what_is_searched_for(tmp_path: P
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["gpt2", "qwen3", "mistral", "t5"])
 def test_real_tokenizers_and_texts(tmp_path: Path, shared: Path, name: str) -> None:
-    pytest.importorskip("zstandard")
+    zstandard = pytest.importorskip("zstandard")
     tokenizer = shared / "tokenizers" / name / "tokenizer.json"
     corpora = [
         shared / "corpora" / f"{one}.jsonl.zst" for one in ("wikipedia_zh", "novels_en", "unicode_stress")
     ]
     if not all(path.exists() for path in (tokenizer, *corpora)):
         pytest.skip("no shared tokenizers and corpora")
-    lines = [line for path in corpora for line in first_lines(path, 8)]
-    sources = [json.loads(line)["text"][:2000] for line in lines]
+    sources = []
+    for path in corpora:
+        with zstandard.open(path, "rt", encoding="utf-8") as file:
+            sources += [json.loads(line)["text"][:2000] for line in islice(file, 8)]
     eod = {"mistral": "</s>", "t5": "</s>"}.get(name, "<|endoftext|>")
     store = build(tmp_path, [text for text in sources if text], tokenizer, eod=eod)
     texts = opened(store)
@@ -278,13 +281,3 @@ def test_real_tokenizers_and_texts(tmp_path: Path, shared: Path, name: str) -> N
         hits = [hit.document for page in pages(texts, store, data, 500, 10.0) for hit in page.hits]
         expected = [number for number, text in enumerate(decoded) for _ in places_in(text.encode(), data)]
         assert hits == expected, one
-
-
-def first_lines(path: Path, count: int) -> list[bytes]:
-    import io
-
-    import zstandard
-
-    with path.open("rb") as file:
-        reader = io.BufferedReader(zstandard.ZstdDecompressor().stream_reader(file))
-        return [line for _, line in zip(range(count), reader, strict=False)]

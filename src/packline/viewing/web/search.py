@@ -84,18 +84,15 @@ class Part:
 
 def find_tokens(store: StoreReader, ids: Sequence[int], part: Part = Part()) -> Found:
     """Find a token sequence within documents, in the order of the store."""
-    most, size = int(np.iinfo(store.dtype).max), store.dtype.itemsize
-    if not 0 < len(ids) <= MOST_IDS or min(ids) < 0 or max(ids) > most:
+    if not 0 < len(ids) <= MOST_IDS or min(ids) < 0 or max(ids) > np.iinfo(store.dtype).max:
         return Found((), None, 1.0)
-    wanted = np.array(ids, store.dtype).tobytes()
 
     def places(shard: Shard, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
-        data = shard.tokens[start : stop + len(ids) - 1].tobytes()
-        at = data.find(wanted)
-        while at >= 0:
-            if at % size == 0:
-                yield start + at // size, 0, len(ids)
-            at = data.find(wanted, at + 1)
+        tokens = shard.tokens[start : stop + len(ids) - 1]
+        found = np.flatnonzero(tokens[: max(len(tokens) - len(ids) + 1, 0)] == ids[0])
+        for place, one in enumerate(ids[1:], 1):
+            found = found[tokens[found + place] == one]
+        return ((start + one, 0, len(ids)) for one in found.tolist())
 
     return _find(store, places, lambda start, skip, length, size: start + length <= size, BLOCK, part)
 
