@@ -91,40 +91,28 @@ def _common_settings(recipe: Recipe) -> dict[str, Any]:
 
 
 def _refuse_whole_settings(path: Path | str, recipe: Recipe) -> None:
-    for name in ("limit_documents", "limit_tokens"):
-        if (limit := getattr(recipe, name)) is not None:
+    for name in ("limit_documents", "limit_tokens", "val_documents"):
+        if found := getattr(recipe, name):
             raise StoreError(
-                f"{path} was built with {name} = {limit:,}, which applies to all sources together: "
-                "a build of the merged recipe would end elsewhere",
-                hint="build it again without the limit, or with fewer inputs",
+                f"{path} was built with {name} = {found:,}, which applies to all sources together: "
+                "a build of the merged recipe would have other documents",
+                hint="build it again without it; val_fraction chooses by the text alone",
             )
-    if recipe.val_documents:
-        raise StoreError(
-            f"{path} was built with val_documents = {recipe.val_documents:,}, which chooses among the "
-            "documents of all sources together: a build of the merged recipe would choose others",
-            hint="build it again with val_fraction, which chooses by the text alone",
-        )
 
 
 def _refuse_same_sources(paths: Sequence[Path | str], manifests: Sequence[Manifest]) -> None:
-    names: dict[str, Path | str] = {}
-    slugs: dict[str, str] = {}
+    owners: dict[str, Path | str] = {}
     for path, manifest in zip(paths, manifests, strict=True):
-        for name in source_names(manifest.recipe):
-            if name in names:
+        slugs = list(map(slug_of, source_names(manifest.recipe)))
+        for slug in slugs:
+            if slug in owners:
                 raise StoreError(
-                    f"{names[name]} and {path} both have a source {name!r}: expected different names",
+                    f"{owners[slug]} and {path} both have a source {slug!r}, as files are named after it: "
+                    "expected different names",
                     hint="build one of them again with another name = ... of the source in its recipe; "
                     "files are added to a source with packline build --reuse",
                 )
-            slug = slug_of(name)
-            if slug in slugs:
-                raise StoreError(
-                    f"sources {slugs[slug]!r} of {names[slugs[slug]]} and {name!r} of {path} have files "
-                    f"of the same name {slug}",
-                    hint="build one of them again with another name = ... of the source in its recipe",
-                )
-            names[name], slugs[slug] = path, name
+        owners |= dict.fromkeys(slugs, path)
 
 
 def _merge_imports(entries: Sequence[ImportEntry]) -> tuple[ImportEntry, ...]:
