@@ -74,10 +74,9 @@ def split_uri(place: str) -> tuple[str, str, str]:
             hint=did_you_mean(scheme, SCHEMES) + "the documentation of object stores lists them",
         )
     key = key.strip("/")
-    if not bucket:
-        raise StoreError(f"{shown} names no bucket", hint=f"write {scheme}://bucket/key")
-    if any(part in ("", ".", "..") for part in key.split("/") if key):
-        raise StoreError(f"{shown} has an empty part, '.' or '..' in its key", hint="write it without them")
+    if not bucket or any(part in ("", ".", "..") for part in key.split("/") if key):
+        hint = f"write {scheme}://bucket/key"
+        raise StoreError(f"{shown} names no bucket, or has an empty part, '.' or '..' in its key", hint=hint)
     return scheme, bucket, key
 
 

@@ -36,13 +36,6 @@ if TYPE_CHECKING:
 SMALL = 4 << 10
 """Bytes up to which a file is read, which is faster than mapping it and uses no map."""
 HINT = "packline verify shows what else is damaged"
-KINDS = {
-    stat.S_IFDIR: "a folder",
-    stat.S_IFIFO: "a pipe",
-    stat.S_IFSOCK: "a socket",
-    stat.S_IFCHR: "a device",
-    stat.S_IFBLK: "a device",
-}
 
 
 class FileEntry(msgspec.Struct, frozen=True, gc=False):
@@ -109,7 +102,7 @@ def stat_file(path: Path, root: Path | None = None) -> os.stat_result:
                 )
             found = os.stat(path)
     if not stat.S_ISREG(found.st_mode):
-        kind = KINDS.get(stat.S_IFMT(found.st_mode), "something else")
+        kind = stat.filemode(found.st_mode)
         raise CorruptStore(f"cannot read {path}: expected a regular file, found {kind}", hint=HINT)
     return found
 
