@@ -61,14 +61,13 @@ def read_receipts(
     places: dict[str, tuple[int, int, int]] = {}
     receipts: dict[str, Receipt] = {}
     streams: dict[str, StreamReceipt] = {}
-    complete = True
+    listed = 0
     for unit in units_of(manifest, slice if slice[0] else WHOLE):
         if (entry := unit.receipt) is None:
             continue
+        listed += 1
         data, where = bytearray(), entry.name
-        whole = check_file(files, entry, findings, data.extend)
-        complete &= whole
-        if not whole:
+        if not check_file(files, entry, findings, data.extend):
             continue
         try:
             if unit.name.endswith(STREAM):
@@ -77,26 +76,22 @@ def read_receipts(
             receipt = msgspec.json.decode(data, type=Receipt)
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             findings.add(where, f"not a receipt: {error}")
-            complete = False
             continue
         findings.compare(where, "unit", unit.name, receipt.unit)
         parsed = parse_unit(unit.name)
         if parsed is None or parsed.slug not in slugs:
             findings.add(where, "name", "a source of the recipe and the number of a unit", unit.name)
-            complete = False
             continue
         source = slugs.index(parsed.slug)
         if not findings.compare(where, "source", names[source], receipt.source):
-            complete = False
             continue
         receipts[unit.name], places[unit.name] = receipt, (source, *parsed.place)
         for problem in receipt.ledger.imbalance():
             findings.add(where, f"the ledger does not balance: {problem}")
         if not receipt.complete and not limited:
             findings.add(where, "the unit was ended by a limit, and the recipe has none")
-    return Receipts(
-        {name: receipts[name] for name in sorted(receipts, key=places.__getitem__)}, streams, complete
-    )
+    ordered = {name: receipts[name] for name in sorted(receipts, key=places.__getitem__)}
+    return Receipts(ordered, streams, len(receipts) + len(streams) == listed)
 
 
 def check_receipts(manifest: Manifest, receipts: Receipts, findings: Findings) -> None:
