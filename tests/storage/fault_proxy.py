@@ -70,7 +70,6 @@ class Schedule:
     at: Callable[[str, str, int], str | None] | None = None
 
     def choose(self, method: str, path: str, number: int, conditional: bool, in_row: int) -> str | None:
-        """Fault of a request."""
         if self.at is not None:
             return self.at(method, path, number)
         key = path.strip("/").partition("/")[2]  # not the bucket: its name is another one in each run
@@ -83,8 +82,6 @@ class Schedule:
 
 @dataclass
 class FaultProxy:
-    """A running proxy: its address, and what it did."""
-
     endpoint: str
     schedule: Schedule
     requests: list[tuple[str, str, str | None]] = field(default_factory=list)
@@ -94,11 +91,9 @@ class FaultProxy:
     _in_row: Counter[tuple[str, str]] = field(default_factory=Counter)
 
     def faults(self) -> list[tuple[str, str, str]]:
-        """The requests that met a fault."""
         return [(method, path, fault) for method, path, fault in self.requests if fault]
 
     def choose(self, method: str, path: str, conditional: bool) -> str | None:
-        """Fault of the next request, recorded."""
         with self.lock:
             key = (method, path)
             number, in_row = self._counts[key], self._in_row[key]
@@ -202,8 +197,6 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 class _Nowhere:
-    """Stand-in for a connection that was reset."""
-
     closed = True
 
     def flush(self) -> None:
@@ -214,7 +207,6 @@ class _Nowhere:
 
 
 def _flip(data: bytes) -> bytes:
-    """The bytes with one bit flipped in the middle."""
     flipped = bytearray(data)
     flipped[len(data) // 2] ^= 0x10
     return bytes(flipped)

@@ -42,7 +42,6 @@ def _hooked(hook: Callable[[str], None]) -> Iterator[None]:
 
 @contextmanager
 def storage_calls() -> Iterator[list[str]]:
-    """Calls of all storages of this process."""
     calls: list[str] = []
     with _hooked(calls.append):
         yield calls

@@ -1,10 +1,5 @@
 """Object stores for tests, on loopback: moto as S3, Azurite, rclone as a store that ignores conditions.
 
-A plugin of pytest (named in conftest.py), so every test may ask for its fixtures:
-
-    def test_it(bucket: Bucket) -> None:
-        packline.storage.places.open_storage(bucket.place("store"))
-
 `bucket` sets the environment of this process and of its children: endpoint, credentials, region. A server is
 a process of its own, one for a session of tests; each test has a bucket of its own. No obstore here,
 so a test may still fork.
@@ -46,18 +41,10 @@ _NAMES = (f"bucket-{os.getpid()}-{number}" for number in itertools.count())
 
 @dataclass(frozen=True)
 class Bucket:
-    """A bucket of a server.
-
-    Attributes:
-        endpoint: address of the server.
-        name: name of the bucket.
-    """
-
     endpoint: str
     name: str
 
     def place(self, key: str = "") -> str:
-        """URI of a key."""
         return f"s3://{self.name}/{key}" if key else f"s3://{self.name}"
 
     @property
@@ -67,7 +54,6 @@ class Bucket:
 
 
 def free_port() -> int:
-    """A port of loopback that nothing listens on."""
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         return int(found.getsockname()[1])
@@ -117,7 +103,6 @@ main()
 
 @pytest.fixture(scope="session")
 def moto(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Address of an S3 server with conditions."""
     pytest.importorskip("moto", reason="the S3 server moto is not installed")
     port = free_port()
     command = [sys.executable, "-c", MOTO, "-H", "127.0.0.1", "-p", str(port)]
@@ -126,7 +111,6 @@ def moto(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 def make_bucket(endpoint: str) -> Bucket:
-    """A new bucket of a server that checks no signatures."""
     name = next(_NAMES)
     request = urllib.request.Request(f"{endpoint}/{name}", method="PUT")
     urllib.request.urlopen(request, timeout=30).close()
@@ -197,7 +181,6 @@ def container(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 
 def _make_container(address: str) -> None:
-    """Create a container by a request with a shared key."""
     path = urlsplit(address).path
     date = formatdate(usegmt=True)
     signed = f"PUT\n\n\n\n\n\n\n\n\n\n\n\nx-ms-date:{date}\nx-ms-version:2021-12-02\n"

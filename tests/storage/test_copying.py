@@ -29,7 +29,6 @@ def store(tmp_path: Path) -> Path:
 
 
 def contents(place: str | Path) -> dict[str, bytes]:
-    """Bytes of all files of a place that are not hidden."""
     storage = open_storage(place)
     names = [facts.name for facts in storage.walk() if not facts.name.startswith(".")]
     return {name: storage.read(name) for name in names}

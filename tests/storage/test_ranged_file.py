@@ -30,8 +30,6 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Server:
-    """Ranges of the data, counted."""
-
     def __init__(self) -> None:
         self.ranges: list[tuple[int, int]] = []
         self.lock = threading.Lock()

@@ -47,7 +47,6 @@ def faulty(bucket: Bucket, schedule: Schedule) -> Iterator[tuple[ObjectFolder, F
 
 
 def once(fault: str, method: str) -> Schedule:
-    """One fault, at the first request with a method."""
     done: list[int] = []
 
     def at(found: str, path: str, number: int) -> str | None:

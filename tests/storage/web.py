@@ -103,7 +103,6 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
 @contextmanager
 def serve(folder: Path) -> Iterator[Web]:
-    """Serve a folder on a free port of loopback."""
     web = Web(folder)
     handler = type("Handler", (_Handler,), {"web": web})
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as serving:

@@ -34,7 +34,6 @@ def built(
 
 @pytest.fixture
 def damaged(built: Store, tmp_path: Path) -> Path:
-    """A copy of the store, to be damaged."""
     import shutil
 
     folder = tmp_path / "store"

@@ -43,7 +43,6 @@ class Faults(LocalFolder):
         self._lock = threading.Lock()
 
     def read(self, name: str, start: int = 0, stop: int | None = None) -> bytes:
-        """See `Storage.read`."""
         with self._lock:
             self.requests[name] += 1
         time.sleep(self._seconds)
@@ -52,7 +51,6 @@ class Faults(LocalFolder):
         return data if self._change is None else self._change(name, start, data)
 
     def facts(self, name: str) -> FileFacts | None:
-        """See `Storage.facts`."""
         with self._lock:
             self.requests[name] += 1
         return super().facts(name)
@@ -60,19 +58,11 @@ class Faults(LocalFolder):
 
 @contextmanager
 def standing_for_bucket(storage: Faults) -> Iterator[Faults]:
-    """Let `PLACE` be a folder, in this process and those forked from it."""
     with mock.patch("packline.store.fetching.open_storage", lambda place: storage):
         yield storage
 
 
 class Flip:
-    """Flip one bit of some requests for a file.
-
-    Args:
-        name: end of the file's name.
-        times: number of requests whose answer is damaged.
-    """
-
     def __init__(self, name: str, times: int) -> None:
         self._name, self._left, self._lock = name, times, threading.Lock()
 
@@ -87,7 +77,6 @@ class Flip:
 
 
 def upload(folder: Path, place: str) -> None:
-    """Copy a folder to a bucket."""
     storage = open_storage(place)
     for file in sorted(folder.rglob("*")):
         if file.is_file():
@@ -95,13 +84,10 @@ def upload(folder: Path, place: str) -> None:
 
 
 def lengths_of(documents: int, seed: int = 0, most: int = 4000) -> list[int]:
-    """Lengths of documents, in tokens."""
     return np.random.default_rng(seed).integers(1, most, documents).tolist()
 
 
 def refuse(name: str) -> Callable[[str, int, bytes], bytes]:
-    """A store that refuses one file."""
-
     def change(found: str, start: int, data: bytes) -> bytes:
         if found.endswith(name):
             raise StoreError(f"no access to {found}")
@@ -111,5 +97,4 @@ def refuse(name: str) -> Callable[[str, int, bytes], bytes]:
 
 
 def same_arrays(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> bool:
-    """True if two batches are equal, array by array."""
     return one.keys() == other.keys() and all(np.array_equal(one[name], other[name]) for name in one)

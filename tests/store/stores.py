@@ -27,17 +27,14 @@ EOD = "<|endoftext|>"
 
 
 def build_store(source: Path, tokenizer: Path, out: Path, **settings: Any) -> Store:
-    """A store, built in this process."""
     return packline.build(source, tokenizer, out=out, workers=0, **{"eod": EOD, **settings})
 
 
 def names(manifest: Manifest) -> list[str]:
-    """All files that a manifest names."""
     return [entry.name for entry in manifest.files()]
 
 
 def edit_tokens(folder: Path, shard: str, change: Callable[[np.ndarray], None]) -> None:
-    """Change the tokens of a shard, and nothing else."""
     path = folder / f"{shard}.bin"
     tokens = np.fromfile(path, np.dtype(read_manifest(folder).dtype))
     change(tokens)
@@ -63,7 +60,6 @@ def relist(folder: Path) -> Store:
 
 
 def renew_sums(folder: Path, shard: str) -> None:
-    """Write the checksums of the blocks of a shard's files as they are now."""
     found = []
     for ending in ("bin", "idx", "docs.parquet", "loss"):
         path = folder / f"{shard}.{ending}"
@@ -81,7 +77,6 @@ def with_rows(
     inputs: Iterable[InputEntry] | None = None,
     units: Iterable[UnitEntry] | None = None,
 ) -> Manifest:
-    """The manifest with other rows of its tables."""
     if inputs is not None:
         manifest = with_tables(manifest, inputs=InputRows.from_entries(inputs))
     if units is not None:

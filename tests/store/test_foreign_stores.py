@@ -162,7 +162,6 @@ def test_a_folder_that_leads_out_is_refused(store: Path) -> None:
 
 
 def change_index(folder: Path, where: str, document: int, value: int) -> None:
-    """Write a length or an offset of the first shard's index."""
     path = folder / f"{NAME}.idx"
     data = bytearray(path.read_bytes())
     count = int.from_bytes(data[18:26], "little")

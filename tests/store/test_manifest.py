@@ -52,7 +52,6 @@ def test_a_field_of_a_later_packline_is_refused_by_name(damaged: Path) -> None:
 
 
 def seal(whole: dict[str, Any]) -> bytes:
-    """The JSON form with the right checksum, which is the last field."""
     whole = {**{name: value for name, value in whole.items() if name != "checksum"}, "checksum": ""}
     return json_form({**whole, "checksum": hash_bytes(json_form(whole))})
 

@@ -22,21 +22,6 @@ def write(path: Path, lengths: list[int], dtype: np.dtype) -> None:
         write_index(file, np.array(lengths, np.int32), dtype)
 
 
-def test_bytes_of_a_small_index(tmp_path: Path) -> None:
-    write(tmp_path / "a.idx", [3, 1, 2], dtype_for(100))
-    expected = bytes.fromhex(
-        "4d4d49444944580000"  # MMIDIDX, two zero bytes
-        "0100000000000000"  # version 1
-        "08"  # uint16
-        "0300000000000000"  # three sequences
-        "0400000000000000"  # four document indices
-        "030000000100000002000000"  # lengths
-        "000000000000000006000000000000000800000000000000"  # offsets in bytes: 0, 6, 8
-        "0000000000000000010000000000000002000000000000000300000000000000"  # 0, 1, 2, 3
-    )
-    assert (tmp_path / "a.idx").read_bytes() == expected
-
-
 @given(LENGTHS, st.sampled_from([100, 151_670]))
 def test_what_is_written_is_what_is_read(lengths: list[int], vocab_size: int) -> None:
     dtype = dtype_for(vocab_size)

@@ -23,7 +23,6 @@ def test_the_reader_has_the_documents_and_the_provenance_of_packline(
     write_jsonl: Callable[..., Path],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Of a store of several sources and splits."""
     sources = ""
     for number, name in enumerate(("web", "books")):
         write_jsonl(tmp_path / f"{name}.jsonl", documents[number::2])

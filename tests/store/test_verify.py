@@ -76,7 +76,6 @@ def test_a_clean_store(built: Store, documents: list[str]) -> None:
 
 
 def damaged_bytes(data: bytes, kind: str) -> bytes:
-    """The bytes with a flipped bit, or without some of them."""
     if kind == "flipped":
         place = len(data) // 3
         return data[:place] + bytes([data[place] ^ 4]) + data[place + 1 :]
@@ -85,7 +84,6 @@ def damaged_bytes(data: bytes, kind: str) -> bytes:
 
 @pytest.mark.parametrize("name", FILES)
 def test_damage_to_any_file_is_found(damaged: Path, name: str) -> None:
-    """All kinds of damage at all kinds of files are those of tests/faults."""
     path, data = damaged / name, (damaged / name).read_bytes()
     for kind in ("flipped", "cut", "empty"):
         path.write_bytes(changed := damaged_bytes(data, kind))
