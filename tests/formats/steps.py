@@ -18,7 +18,8 @@ from tests.formats.stores import Case
 from packline.facade import Store
 from packline.formats.document_view import DocumentView
 from packline.formats.export_record import Target
-from packline.formats.format import DatasetReader, DocumentFormat, get_format
+from packline.formats.format import DatasetReader, DocumentFormat, Format, RowFormat, get_format
+from packline.formats.row_view import RowView
 from packline.formats.types import Edges, ExportPlan, WrittenPart
 from packline.storage.local import Link
 from packline.store.report import Findings
@@ -39,20 +40,45 @@ def write_all(
     chosen = msgspec.convert(options or {}, format.options)
     view = DocumentView(store, edges=format.edges_of(chosen), **selection)
     plan = format.plan(view, chosen)
+    written, shared = _write(format, view, plan, folder, chosen, link)
+    assert shared == plan.shared_bytes and written == plan.bytes + plan.shared_bytes
+    return plan
+
+
+def write_rows(view: RowView, name: str, folder: Path, options: dict[str, Any] | None = None) -> ExportPlan:
+    """Export rows; parts are written last to first, since each is to need nothing but itself."""
+    format = get_format(name)
+    assert isinstance(format, RowFormat)
+    chosen = msgspec.convert(options or {}, format.options)
+    plan = format.plan(view, chosen)
+    _write(format, view, plan, folder, chosen, "auto")
+    return plan
+
+
+def _write(
+    format: Format, view: DocumentView | RowView, plan: ExportPlan, folder: Path, options: Any, link: Link
+) -> tuple[int, int]:
+    """Write and finish; bytes of the parts, and how many of them are shared."""
     assert len({part.name for part in plan.parts}) == len(plan.parts)
     folder.mkdir(parents=True)
     counted: list[int] = []
     target = Target(folder, link=link, on_progress=counted.append)
-    written = [WrittenPart(part, format.write(view, part, target, chosen)) for part in plan.parts]
-    planned = sum(entry.bytes for entry in target.files)
-    assert planned == plan.bytes + plan.shared_bytes
-    assert plan.shared_bytes == target.shared.total()
-    tail = sum(lost.count for lost in plan.lost if lost.what in ("tail", "truncated tokens"))
-    assert sum(counted) == view.tokens - tail
-    format.finish(view, written, target, chosen)
+    facts = {part.name: format.write(view, part, target, options) for part in reversed(plan.parts)}
+    written = [
+        WrittenPart(part, msgspec.json.decode(msgspec.json.encode(facts[part.name]))) for part in plan.parts
+    ]
+    sizes = sum(entry.bytes for entry in target.files), target.shared.total()
+    lost = {one.what: one.count for one in plan.lost}
+    whole = view.tokens - lost.get("tail", 0)
+    if isinstance(view, DocumentView):
+        whole -= lost.get("truncated tokens", 0)
+    elif format.name != "pt":
+        whole = view.rows * view.seq_len
+    assert sum(counted) == whole
+    format.finish(view, written, target, options)
     on_disk = {str(path.relative_to(folder)): path.stat().st_size for path in folder.rglob("*.*")}
     assert on_disk == {entry.name: entry.bytes for entry in target.files}
-    return plan
+    return sizes
 
 
 @dataclass

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from tests.formats.row_steps import write_rows
+from tests.formats.steps import write_rows
 from tests.formats.stores import CASES, make_store, random_documents
 
 from packline.formats.check import check_dataset

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 from tests.formats.peers import run_peer
-from tests.formats.row_steps import write_rows
+from tests.formats.steps import write_rows
 from tests.formats.stores import make_store
 
 from packline.formats.row_view import RowView

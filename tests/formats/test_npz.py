@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.formats.row_steps import write_rows
 from tests.formats.row_trips import IGNORED, rows_by_hand
+from tests.formats.steps import write_rows
 from tests.formats.stores import CASES, Case
 
 from packline.formats.row_view import RowView

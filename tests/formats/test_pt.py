@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from tests.formats.engines import files_of
 from tests.formats.peers import run_peer
-from tests.formats.row_steps import write_rows
+from tests.formats.steps import write_rows
 from tests.formats.stores import CASES, Case, make_store
 
 from packline.errors import CorruptStore, RecipeError

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from tests.jobs.builds import build, digests
 
+from packline.formats.choice import document_view
 from packline.formats.export import ExportRunner, PartSettings, PartUnit
 from packline.formats.export_record import ExportIdentity
 from packline.formats.format import convert_options, get_format
@@ -32,7 +33,9 @@ def test_a_process_that_is_killed_leaves_the_files_of_another(
     given: dict[str, object] = {"format": name, "options": {}, "link": link}
     out = str(tmp_path / "out")
     settings = PartSettings(**given, source=str(store.path), choice=choice, out=out, shared=True)  # type: ignore[arg-type]
-    parts = format.plan(format.view(str(store.path), choice, options), options).parts
+    parts = format.plan(
+        document_view(str(store.path), "eod" if name == "megatron" else "bos", choice), options
+    ).parts
     with Staging(tmp_path / "out") as staging:
         staging.begin(ExportIdentity(**given, source={}, settings={}), parts)  # type: ignore[arg-type]
         one, two = ExportRunner(settings), ExportRunner(settings)

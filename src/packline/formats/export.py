@@ -21,10 +21,17 @@ import msgspec
 from packline.encoders.tokenizer import CONFIG, config_bytes, read_added_tokens
 from packline.errors import RecipeError, StoreError
 from packline.fingerprint import seal
-from packline.formats.choice import order_in_words, with_order
+from packline.formats.choice import document_view, order_in_words, row_view, with_order
 from packline.formats.document_view import DocumentView
 from packline.formats.export_record import RECORD, TOKENIZER_FILE, ExportIdentity, ExportRecord, Target
-from packline.formats.format import Format, Options, RowFormat, convert_options, get_format
+from packline.formats.format import (
+    DocumentFormat,
+    Format,
+    Options,
+    RowFormat,
+    convert_options,
+    get_format,
+)
 from packline.formats.row_splits import RowSplits
 from packline.formats.row_view import RowView
 from packline.formats.staging import PartReceipt, Staging
@@ -379,8 +386,10 @@ def _open_view(format: Format, source: str | Path | RowView, choice: ExportChoic
         if not isinstance(format, RowFormat):
             raise RecipeError(f"{format.name} holds {format.kind}, and was given rows")
         view: View = RowSplits({"train": source})
+    elif isinstance(format, DocumentFormat):
+        view = document_view(str(source), format.edges_of(options), choice)
     else:
-        view = format.view(str(source), choice, options)
+        view = row_view(str(source), choice)
     if isinstance(view, RowSplits) and isinstance(format, RowFormat) and format.has_mask(options):
         view.find_untrained(last_targets=format.last_targets, leave_out=not choice.keep_untrained)
     return view

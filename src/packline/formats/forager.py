@@ -3,8 +3,9 @@
     tokenized-samples/STEM-tokenized-samples.bin    tokens back to back, no header: uint16, or uint32 for a
                                                     vocabulary of more than 65,535
     index/file_location.txt                         one path per line, relative to the data set's folder
+    index/sample_locations.bin                      uint64 [samples, 3]: line of its file, first byte, bytes
 
-All little-endian, 24 bytes per sample. STEM is `train-000000` and so on. If there are several splits,
+All little-endian. STEM is `train-000000` and so on. If there are several splits,
 `train/` and `val/` are a data set each, else the export's folder is.
 
 With `sample_size` unset, a sample is a document including its end, and a file is a shard of the store if the

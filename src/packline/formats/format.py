@@ -29,7 +29,6 @@ import numpy as np
 
 from packline.conversion import convert
 from packline.errors import InputError, RecipeError, unknown_name
-from packline.formats.choice import document_view, row_view
 from packline.formats.types import (
     DatasetFile,
     DocumentBlock,
@@ -42,16 +41,13 @@ from packline.formats.types import (
     WrittenPart,
     fitting_dtype,
 )
-from packline.packing.options import ExportChoice
 from packline.recipe import SPLITS
 from packline.store.report import Findings
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
-    from packline.formats.document_view import DocumentView
     from packline.formats.export_record import ExportRecord, Target
-    from packline.formats.row_splits import RowSplits
 
 
 SPLIT_FOLDERS = ("train", "val", "valid", "validation", "test")
@@ -132,14 +128,6 @@ class Format(ABC):
         return ()
 
     @abstractmethod
-    def view(self, source: str, choice: ExportChoice, options: Any) -> DocumentView | RowSplits:
-        """Documents or rows of a store or run, as the format needs them.
-
-        Raises:
-            RecipeError: a source or settings for the other kind of formats.
-        """
-
-    @abstractmethod
     def plan(self, view: Any, options: Any) -> ExportPlan:
         """Parts to write, from a view of the format's kind; reads lengths at most.
 
@@ -183,9 +171,6 @@ class DocumentFormat(Format):
         edges: Edges = options.edges
         return edges
 
-    def view(self, source: str, choice: ExportChoice, options: Any) -> DocumentView:
-        return document_view(source, self.edges_of(options), choice)
-
     @abstractmethod
     def open(self, path: Path, options: Any, findings: Findings) -> DatasetReader:
         """Open a data set and enter all problems of its headers and sizes into `findings`.
@@ -213,9 +198,6 @@ class RowFormat(Format):
     def has_mask(self, options: Any) -> bool:
         """True if the files tell a trainer which tokens are in the loss."""
         return True
-
-    def view(self, source: str, choice: ExportChoice, options: Any) -> RowSplits:
-        return row_view(source, choice)
 
     @abstractmethod
     def check(self, path: Path, findings: Findings) -> RowFiles:

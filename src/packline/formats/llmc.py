@@ -16,9 +16,8 @@ All little-endian. A file has exactly 1024 + n * itemsize bytes, otherwise llm.c
 document moved to the front (GPT-2's 50256), which modded-nanogpt searches for. A document may continue in the
 next file. A shard needs more tokens than a batch, which a short last shard may not have.
 
-Evaluation sets are not read.
-Based on the readers in llm.c's `dataloader.h` and modded-nanogpt's `train_gpt.py`; neither is on the package
-index, so tests use a reader written from these rules.
+Evaluation sets are not read. Based on the readers in llm.c's `dataloader.h` and modded-nanogpt's
+`train_gpt.py`; neither is on the package index, so tests use a reader written from these rules.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ Each document ends with the end of document, as with its `--append-eod`.
 The store's own shards have this layout. So `files = "many"` gives one pair per shard, `train-000000.bin` and
 so on, by sharing both files, in constant time; of a store of several sources, with the shard's own name,
 `train-SOURCE-000000.bin`. `files = "single"` gives one pair per split as Megatron's preprocessing does,
-`PREFIXtrain_text_document.bin` and `.idx`; Beside the pairs is `data_args.json` for
+`PREFIXtrain_text_document.bin` and `.idx`. Next to the pairs is `data_args.json` for
 `--per-split-data-args-path`: `{"train": [paths], "valid": [paths], "test": null}`. With weights of sources,
 `single` gives a pair for each source, and each path comes after its weight: that of its source, divided among
 the pairs of the source by their tokens.

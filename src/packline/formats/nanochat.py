@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator
 from pathlib import Path
 from types import MappingProxyType
 from typing import Literal
@@ -31,8 +30,9 @@ from packline.errors import RecipeError
 from packline.formats.document_view import DocumentView
 from packline.formats.export_record import ExportRecord, Target
 from packline.formats.format import DatasetReader, DocumentFormat, Options
+from packline.formats.layouts.column_reader import ColumnsReader
 from packline.formats.layouts.columns import create_parquet, read_footer, schema_of
-from packline.formats.layouts.files import FileList, find_files, paths_of
+from packline.formats.layouts.files import find_files, paths_of
 from packline.formats.types import (
     DocumentBlock,
     Edges,
@@ -40,7 +40,6 @@ from packline.formats.types import (
     ExportPlan,
     Facts,
     NotPreserved,
-    ReadTask,
     Size,
 )
 from packline.store.report import Findings
@@ -124,25 +123,14 @@ class Nanochat(DocumentFormat):
         return TEXT in schema.names and bool(schema.field(TEXT).type == pa.string())
 
     def open(self, path: Path, options: NanochatOptions, findings: Findings) -> DatasetReader:
-        what = "Parquet files of text, shard_00000.parquet"
-        return TextFiles(*find_files(path, ENDING, what, below=True), findings)
-
-
-class TextFiles(DatasetReader):
-    """Opened files of text: their footers are checked, and they have no tokens to read."""
-
-    def __init__(self, listed: FileList, paths: list[Path], findings: Findings) -> None:
-        self.units, self.edges, self.dtype, self.facts = [], "none", np.dtype(np.uint32), {}
-        for path in paths:
-            file = listed.files[listed.add(path)]
-            if (footer := read_footer(path, file.name, findings)) is not None:
+        listed, paths = find_files(path, ENDING, "Parquet files of text, shard_00000.parquet", below=True)
+        for one in paths:
+            file = listed.files[listed.add(one)]
+            if (footer := read_footer(file.path, file.name, findings)) is not None:
                 kinds = footer[1]
                 found = str(kinds.field(TEXT).type) if TEXT in kinds.names else "none"
                 findings.compare(file.name, f"type of the column {TEXT}", "string", found)
-        self.files = listed.files
-
-    def blocks(self, unit: ReadTask) -> Iterator[DocumentBlock]:
-        raise NotImplementedError("text has no units")
+        return ColumnsReader(listed.files, [], edges="none", findings=findings)  # without tokens to read
 
 
 def block_texts(block: DocumentBlock, vocabulary: TokenText) -> pa.Array:

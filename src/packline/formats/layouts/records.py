@@ -1,4 +1,4 @@
-"""Rows in records, as litdata and MDS have them: a head of offsets, then records; and `index.json`.
+"""Rows in records, as litdata and MDS have them, and their `index.json`. A file has a head of offsets:
 
 uint32    n                   records in this file
 uint32    offsets[n+1]        bytes from the file's start, so a file is below 4 GiB
