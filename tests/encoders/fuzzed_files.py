@@ -7,11 +7,13 @@ from functools import cache
 from random import Random
 from typing import Any
 
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+import tokenizers
+from tokenizers import decoders, models, pre_tokenizers, trainers
 
 from packline.encoders import tiktoken
 from packline.encoders.features import SPLITS
 from packline.encoders.tiktoken import LETTERS
+from packline.encoders.tokenizer import Tokenizer
 from packline.vocabulary.texts import LANGUAGES, PASSAGES
 
 BYTES = {f"<0x{byte:02X}>" for byte in range(256)}
@@ -86,7 +88,7 @@ def _trained(kind: str) -> str:
         ),
     }
     model, pre_tokenizer, trainer = parts[kind]
-    tokenizer = Tokenizer(model)
+    tokenizer = tokenizers.Tokenizer(model)
     tokenizer.pre_tokenizer = pre_tokenizer
     tokenizer.train_from_iterator([*PASSAGES.values(), *LANGUAGES.values()], trainer)
     return json.dumps(json.loads(tokenizer.to_str())["model"])
@@ -306,6 +308,15 @@ def added(content: str, number: int, **flags: bool) -> dict[str, Any]:
     """An entry of `added_tokens`."""
     usual = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": False}
     return {"id": number, "content": content, **usual, **flags}
+
+
+def tokenizer_of(contents: dict[str, Any], **settings: Any) -> Tokenizer:
+    """The tokenizer of a tokenizer.json, as if it had been loaded."""
+    tokens = contents.get("added_tokens") or []
+    ids = [*contents["model"]["vocab"].values(), *(token["id"] for token in tokens)]
+    found = {"name": "tiny", "kind": "huggingface", "vocab_size": 1 + max(ids)}
+    special = {token["content"]: token["id"] for token in tokens if token["special"]}
+    return Tokenizer(**found | {"json": json.dumps(contents), "special_tokens": special} | settings)
 
 
 def contents_of(kind: str, **parts: Any) -> dict[str, Any]:

@@ -8,16 +8,14 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.encoders.fuzzed_files import added
+from tests.encoders.fuzzed_files import added, tokenizer_of
 
 from packline.encoders.special_tokens import END_OF_TEXT, END_OF_TURN, resolve_boundary
 from packline.encoders.tokenizer import Tokenizer, load_tokenizer
 from packline.errors import TokenizerError
 
 
-def tokenizer_with(
-    *special: str, eos: str | None = None, bos: str | None = None, chat: bool = False
-) -> Tokenizer:
+def tokenizer_with(*special: str, eos: str | None = None, bos: str | None = None) -> Tokenizer:
     """A tokenizer of the letters a to d, whose special tokens follow from id 10."""
     vocab = {letter: number for number, letter in enumerate("abcd")}
     ids = {token: 10 + number for number, token in enumerate(special)}
@@ -25,16 +23,7 @@ def tokenizer_with(
         "added_tokens": [added(token, number, special=True) for token, number in ids.items()],
         "model": {"type": "BPE", "vocab": vocab | ids, "merges": []},
     }
-    return Tokenizer(
-        name="letters",
-        kind="huggingface",
-        json=msgspec.json.encode(contents).decode(),
-        vocab_size=10 + len(special),
-        special_tokens=ids,
-        eos_token=eos,
-        bos_token=bos,
-        chat=chat,
-    )
+    return tokenizer_of(contents, name="letters", eos_token=eos, bos_token=bos)
 
 
 @given(st.sampled_from(sorted(END_OF_TEXT)), st.booleans())

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from tests.encoders.fuzzed_files import GPT2, added
+from tests.encoders.fuzzed_files import GPT2, added, tokenizer_of
 
 from packline.encoders.parity import Reference
 from packline.encoders.special_tokens import BytesCounter, json_to_encode, without_special_tokens
@@ -52,14 +52,7 @@ def tokenizer_with(special: str, merges: list[list[str]]) -> Tokenizer:
     vocab = {token: number for number, token in enumerate(dict.fromkeys([*tokens, special]))}
     model = {"type": "BPE", "vocab": vocab, "merges": merges}
     entry = added(special, vocab[special], special=True)
-    whole = {"version": "1.0", "added_tokens": [entry], "pre_tokenizer": GPT2, "model": model}
-    return Tokenizer(
-        name="mine",
-        kind="huggingface",
-        json=msgspec.json.encode(whole).decode(),
-        vocab_size=len(vocab),
-        special_tokens={special: vocab[special]},
-    )
+    return tokenizer_of({"added_tokens": [entry], "pre_tokenizer": GPT2, "model": model}, name="mine")
 
 
 @pytest.mark.parametrize(
@@ -110,8 +103,7 @@ def test_the_spelling_that_engines_load_is_the_same_tokenizer(merges: list[Any],
     pieces = [*sorted(LETTERS), *(piece for pair in pairs for piece in (*pair, "".join(pair)))]
     vocab = {piece: number for number, piece in enumerate(dict.fromkeys(pieces))}
     model = {"type": "BPE", "vocab": vocab, "merges": merges}
-    text = msgspec.json.encode({"model": model, "pre_tokenizer": GPT2, "added_tokens": []}).decode()
-    plain = Tokenizer(name="a", kind="huggingface", json=text, vocab_size=len(vocab), special_tokens={})
+    plain = tokenizer_of({"model": model, "pre_tokenizer": GPT2, "added_tokens": []})
     json = json_to_encode(plain, parse=True)
     assert json == json_to_encode(plain, parse=False)  # it has no special tokens
     assert {type(merge) for merge in msgspec.json.decode(json)["model"]["merges"]} == {spelled}

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import msgspec
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.encoders.fuzzed_files import tokenizer_of
 
 from packline.encoders.special_tokens import without_special_tokens
 from packline.encoders.token_bytes import TextBytes, token_bytes
@@ -57,14 +57,7 @@ def test_where_the_tokenizer_is_only_near_so_are_the_bytes(name: str, shared: Pa
 
 def make(model: dict[str, object], decoder: object, special: dict[str, int], size: int) -> Tokenizer:
     added = [{"id": number, "content": token, "special": True} for token, number in special.items()]
-    text = {"model": model, "decoder": decoder, "added_tokens": added}
-    return Tokenizer(
-        name="tiny",
-        kind="huggingface",
-        json=msgspec.json.encode(text).decode(),
-        vocab_size=size,
-        special_tokens=special,
-    )
+    return tokenizer_of({"model": model, "decoder": decoder, "added_tokens": added}, vocab_size=size)
 
 
 def test_byte_fallback_specials_added_tokens_and_holes() -> None:

@@ -216,7 +216,12 @@ def _format_of(path: str, name: str, head: bytes, source: Source) -> FileFormat:
         return "parquet"
     plain = plain_name(name)
     if plain.endswith((".csv", ".tsv")):
-        raise _table_error(path, plain[-3:])
+        raise InputError(
+            f"{path} is {plain[-3:].upper()}, which is not read: "
+            "expected JSON lines, a JSON array, Parquet or text",
+            hint="make it Parquet with pyarrow.csv.read_csv and pyarrow.parquet.write_table, leave it out "
+            "with a glob or a recipe of packline init, or take it as it is with --format text",
+        )
     if plain.endswith(".txt"):
         return "text"
     if plain.endswith(JSON_LINES):
@@ -226,16 +231,6 @@ def _format_of(path: str, name: str, head: bytes, source: Source) -> FileFormat:
     if plain.endswith(".json"):
         return "json" if starts_array(head) else "jsonl"
     return "text"
-
-
-def _table_error(path: str, ending: str) -> InputError:
-    tabs = ", parse_options=pyarrow.csv.ParseOptions(delimiter='\\t')" if ending == "tsv" else ""
-    return InputError(
-        f"{path} is {ending.upper()}, which is not read: expected JSON lines, a JSON array, Parquet or text",
-        hint="make it Parquet with import pyarrow.csv, pyarrow.parquet; "
-        f"pyarrow.parquet.write_table(pyarrow.csv.read_csv({path!r}{tabs}), {path + '.parquet'!r}), "
-        "leave it out with a glob or a recipe of packline init, or take it as it is with --format text",
-    )
 
 
 def plain_name(name: str) -> str:

@@ -182,7 +182,7 @@ class Budget:
         if isinstance(found, str) and not isinstance(value, str):
             measure(value, self.steps)  # an object that has no text
         made = self.made(found)
-        if any(isinstance(each, CONTAINERS) for each in arguments):
+        if arguments and any(isinstance(each, CONTAINERS) for each in arguments):
             self.copy(made)  # it may hold an argument many times
         return made
 
