@@ -79,6 +79,7 @@ def test_a_row_shows_all_of_its_spans_and_a_batch_some(folder: Path) -> None:
     batch, row = run(*words, cwd=folder).stdout, run(*words, "--row", str(most["index"]), cwd=folder).stdout
     assert f"and {len(most['spans']) - 5} more span" in batch
     assert len(re.findall(r": document ", row)) == len(most["spans"])
+    assert len(re.findall(r": document ", batch)) == sum(min(len(row["spans"]), 5) for row in facts["rows"])
 
 
 def test_back_and_there_by_number_id_and_place(folder: Path) -> None:

@@ -31,6 +31,7 @@ STORE = Group("For a store", sort_key=10)
 BATCH = Group("For a batch", sort_key=20)
 SHOWN = Group("Amount", sort_key=30)
 TOP = 10
+_READING = Reading()
 
 
 def analyze(
@@ -59,7 +60,7 @@ def analyze(
         option("Write the list of documents with an earlier one's text, LIST.parquet, for --exclude.", STORE),
     ] = None,
     top: Annotated[int, option(f"Items of each kind to list. Default: {TOP}.", SHOWN)] = TOP,
-    reading: Annotated[Reading | None, Parameter(name="*")] = None,
+    reading: Reading = _READING,
     on: OnName = None,
 ) -> int:
     r"""Count the tokens of a store, a dataset or a batch, and find bad documents.
@@ -80,7 +81,6 @@ def analyze(
       packline analyze out/tokenized_batch_0001.npz --tokenizer gpt2/tokenizer.json
       packline analyze out/tokenized_batch_0001.npz --tensor-type target
     """
-    reading = reading or Reading()
     if top < 0:
         raise RecipeError(f"--top is {top}: expected 0 or more")
     if packing is not None and not seq_len:

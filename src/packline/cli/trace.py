@@ -114,11 +114,14 @@ class TraceTarget:
     ] = None
 
 
+_TARGET = TraceTarget()
+
+
 def trace(
     target: Annotated[str, Parameter(help="A run file (run.toml), or the folder of a store.")],
     /,
     *,
-    wanted: Annotated[TraceTarget | None, Parameter(name="*")] = None,
+    wanted: TraceTarget = _TARGET,
     rows: RowArguments = _ROWS,
 ) -> int:
     """Show the documents of a batch, or the batches of a document.
@@ -137,7 +140,6 @@ def trace(
       packline trace run.toml --id a1b2
       packline trace run.toml --file web/a.jsonl --position 12345 --store web
     """
-    wanted = wanted or TraceTarget()
     _check(wanted)
     if wanted.steps is not None:
         return write_steps(target, wanted, rows)

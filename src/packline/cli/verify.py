@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 AGAINST = Group("Evaluation sets", sort_key=15)
 SHOWN = 20
 """Overlaps of evaluation sets shown, the longest first."""
+_READING = Reading()
 
 
 def verify(
@@ -54,7 +55,7 @@ def verify(
         str | None,
         option("Write the list of documents with an overlap, LIST.parquet, for --exclude.", AGAINST),
     ] = None,
-    reading: Annotated[Reading | None, Parameter(name="*")] = None,
+    reading: Reading = _READING,
     on: OnName = None,
 ) -> int:
     """Check a store, or another project's dataset, from its files alone.
@@ -80,7 +81,6 @@ def verify(
     Exit codes: 0 no problem, 1 problems or questions found, 4 no question found
     but some could not be checked.
     """
-    reading = reading or Reading()
     if slice is not None and (against or reading.from_ is not None):
         raise RecipeError("--slice goes with neither --against nor --from")
     if against:

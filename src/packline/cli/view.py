@@ -78,15 +78,18 @@ class BatchFileOptions(Given):
     pad_id: Annotated[int | None, option("Padding id, if the file has no lengths or mask.", BATCH)] = None
 
 
+_TARGET, _SHOWN, _BATCH = ViewTarget(), Shown(), BatchFileOptions()
+
+
 def view(
     target: Annotated[
         str, Parameter(help="Folder of a store, a run file (run.toml), or a batch file (.npz).")
     ],
     /,
     *,
-    wanted: Annotated[ViewTarget | None, Parameter(name="*")] = None,
-    shown: Annotated[Shown | None, Parameter(name="*")] = None,
-    batch: Annotated[BatchFileOptions | None, Parameter(name="*")] = None,
+    wanted: ViewTarget = _TARGET,
+    shown: Shown = _SHOWN,
+    batch: BatchFileOptions = _BATCH,
     rows: RowArguments = _ROWS,
     documents: DocumentArguments = _DOCUMENTS,
 ) -> int:
@@ -107,7 +110,6 @@ def view(
       packline view store --step 0 --seq-len 2048 --batch-size 32 --out batch.html
       packline view a_batch_0001.npz --tokenizer gpt2/tokenizer.json --rows 4
     """
-    wanted, shown, batch = wanted or ViewTarget(), shown or Shown(), batch or BatchFileOptions()
     given = documents.settings(target, rows=wanted.row is not None) | rows.given()
     if Path(target).suffix in SUFFIXES and not Path(target).is_dir():
         check_batch(wanted, shown, batch, given)

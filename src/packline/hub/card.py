@@ -133,19 +133,6 @@ def split_card(card: str) -> tuple[dict[str, Any], str]:
     return (matter, card[match.end() :]) if isinstance(matter, dict) else ({}, card)
 
 
-def size_category(count: int) -> str:
-    """Category of the hub for a number of rows.
-
-    >>> size_category(7), size_category(1000), size_category(25_000), size_category(10**13)
-    ('n<1K', '1K<n<10K', '10K<n<100K', 'n>1T')
-    """
-    names = ("1K", "10K", "100K", "1M", "10M", "100M", "1B", "10B", "100B", "1T")
-    place = len(str(count)) - 4
-    if place < 0:
-        return "n<1K"
-    return f"{names[place]}<n<{names[place + 1]}" if place + 1 < len(names) else "n>1T"
-
-
 # --------------------------------------------------------------------------------------------- stores
 
 
@@ -154,7 +141,6 @@ def _store_matter(publication: Pushable, manifest: Manifest) -> dict[str, Any]:
     return {
         "tags": ["packline", "tokenized"],
         "task_categories": ["text-generation"],
-        "size_categories": [size_category(manifest.documents)],
         "configs": _configs(publication, manifest),
         "packline": {
             "kind": "store",
@@ -278,7 +264,6 @@ def _export_card(publication: Pushable, record: ExportRecord) -> tuple[dict[str,
     matter: dict[str, Any] = {
         "tags": ["packline", "tokenized"],
         "task_categories": ["text-generation"],
-        "size_categories": [size_category(record.rows or record.documents)],
         "packline": {
             "kind": "export",
             "format": record.format,
