@@ -86,3 +86,14 @@ def test_a_symbolic_link_is_followed(stored: Path, tmp_path: Path) -> None:
     (tmp_path / "name").symlink_to(stored)
     share_file(tmp_path / "name", tmp_path / "again")
     assert os.path.samefile(tmp_path / "again", stored) and not (tmp_path / "again").is_symlink()
+
+
+def test_without_links_a_file_is_cloned_or_copied(
+    stored: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EXDEV, "no")
+
+    monkeypatch.setattr(os, "link", refuse)
+    assert share_file(stored, tmp_path / "other") in ("reflinked", "copied")
+    assert (tmp_path / "other").read_bytes() == stored.read_bytes()

@@ -9,13 +9,15 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from packline.errors import CorruptStore, StoreError
 from packline.facade import Store
 from packline.fingerprint import hash_bytes, json_form
-from packline.store.manifest import FORMAT_VERSION
+from packline.store.manifest import FORMAT_VERSION, split_warnings
 from packline.store.manifest_check import read_manifest
 from packline.store.verify import verify
+from packline.testing import make_store
 
 
 def test_it_tells_nothing_of_the_run(built: Store) -> None:
@@ -84,3 +86,13 @@ def test_a_store_of_version_1_is_refused(damaged: Path) -> None:
                 read(damaged)
             assert not isinstance(caught.value, CorruptStore)
             assert "build it again" in caught.value.hint and "loses the provenance" in caught.value.hint
+
+
+def test_val_documents_are_not_counted_where_a_whole_source_is_in_val(tmp_path: Path) -> None:
+    store = make_store(tmp_path / "store", [[5], [2, 3]], sources=["a", "b"], splits=["train", "val"])
+    recipe = replace(store.manifest.recipe, val_fraction=0.0, val_documents=5)
+    found = split_warnings(replace(store.manifest, recipe=recipe))
+    assert len(found) == 1 and "val has 2 documents instead of 5" in found[0]
+    one, other = recipe.sources
+    recipe = replace(recipe, sources=(one, replace(other, split="val")))
+    assert split_warnings(replace(store.manifest, recipe=recipe)) == []
