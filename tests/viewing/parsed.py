@@ -72,15 +72,12 @@ class Parsed(HTMLParser):
     handle_comment = handle_pi = unknown_decl
 
     def all(self, tag: str) -> list[dict[str, str | None]]:
-        """The attributes of all elements of a kind."""
         return [attributes for name, attributes in self.tags if name == tag]
 
     def texts(self, tag: str) -> list[str]:
-        """Pieces of text within elements of a kind."""
         return [data for path, data in self.data if tag in path]
 
     def of(self, tag: str) -> str:
-        """The text within elements of a kind."""
         return "".join(self.texts(tag))
 
     def table(self, caption: str) -> list[list[str]]:
@@ -98,11 +95,9 @@ def number(text: str) -> int:
 
 
 def ids_shown(page: Parsed) -> list[int]:
-    """Ids of all tokens that a page shows, padding left out."""
     cells = [one for one in page.all("span") if one.get("data-ids") is not None]
     return [int(number) for one in cells for number in (one["data-ids"] or "").split()]
 
 
 def text_of(page: Page, width: int = 100) -> str:
-    """A page as it is printed without colors."""
     return "".join(f"{plain(line)}\n" for line in render_lines(page, width, color=False))

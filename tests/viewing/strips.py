@@ -108,7 +108,6 @@ def a_page(text: str, strip: TokenStrip) -> Page:
 
 
 def a_strip(vocabulary: Vocabulary, ids: np.ndarray, segments: np.ndarray, text: str) -> TokenStrip:
-    """A strip with an origin for each of its documents."""
     cells = cells_of(vocabulary, ids, segment_ids=segments)
     numbers = sorted({cell.segment for cell in cells} - {-1})
     return TokenStrip(

@@ -39,7 +39,6 @@ def by_reason(analysis: Analysis) -> dict[str, Suspicious]:
 
 
 def check(analysis: Analysis, shards: Shards, splits: list[str], labels: list[str | None]) -> None:
-    """All figures, by hand."""
     bodies = [body for shard in shards for body in shard]
     tokens = [token for body in bodies for token in (*body, EOD_ID)]
     used = Counter(tokens)

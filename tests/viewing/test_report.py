@@ -67,7 +67,6 @@ def store(tmp_path_factory: pytest.TempPathFactory, tokenizer_json: Path, docume
 
 @pytest.fixture(scope="module")
 def page(store: Store, tokenizer_json: Path) -> str:
-    """The report as it is written."""
     return render_file(report_page(store, seq_len=SEQ_LEN, against=str(tokenizer_json), workers=0))
 
 
@@ -234,7 +233,6 @@ def test_rows_are_left_out_token_by_token_before_a_file_is_too_large(store: Stor
     few = report_page(store, seq_len=4096, rows=2, workers=0)
 
     def shown(page: Page) -> set[int]:
-        """Numbers of tokens that rows are shown with."""
         rows = page.blocks[page.blocks.index(Heading("Rows")) :]
         return {4096 - strip.more for strip in rows if isinstance(strip, TokenStrip)}
 

@@ -24,7 +24,6 @@ DOCUMENTS = st.lists(st.tuples(BODY, st.integers(1, 400)), min_size=1, max_size=
 
 
 def count(documents: list[tuple[list[int], int]], cuts: list[int]) -> list[TokenTally]:
-    """Tallies of the ranges between the cuts."""
     found = []
     for start, stop in itertools.pairwise(cuts):
         with tempfile.TemporaryDirectory() as folder:

@@ -25,17 +25,14 @@ def store_of(folder: Path, shards: Sequence[Bodies], **settings: Any) -> Store:
 
 
 def most_common_share(values: Sequence[Any]) -> float:
-    """The share of the value that is there most often."""
     return max(Counter(values).values()) / len(values) if values else 0.0
 
 
 def grams(body: Sequence[int]) -> list[tuple[int, ...]]:
-    """All sequences of four tokens."""
     return [tuple(body[place : place + 4]) for place in range(len(body) - 3)]
 
 
 def longest_run(body: Sequence[int]) -> int:
-    """How often a token stands in a row at most."""
     longest = run = 0
     for place, token in enumerate(body):
         run = run + 1 if place and body[place - 1] == token else 1

@@ -57,7 +57,6 @@ sources = [
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """Chromium, for the tests of a module."""
     with started() as browser:
         yield browser
 
@@ -99,13 +98,11 @@ def other(tmp_path_factory: pytest.TempPathFactory, documents: list[str], write_
 
 @pytest.fixture(scope="session")
 def hostile(tmp_path_factory: pytest.TempPathFactory, tokenizer_json: Path) -> Store:
-    """A store of text that tries to be more than text."""
     return hostile_store(tmp_path_factory.mktemp("hostile"), tokenizer_json)
 
 
 @pytest.fixture(scope="session")
 def site(store: Store, other: Store, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of `packline serve` with both stores and a run."""
     run = tmp_path_factory.mktemp("run") / "run.toml"
     run.write_text(RUN.format(store=str(store.path)), "utf-8")
     with serving(store.path, other.path, run) as address:
@@ -114,14 +111,12 @@ def site(store: Store, other: Store, tmp_path_factory: pytest.TempPathFactory) -
 
 @pytest.fixture(scope="session")
 def hostile_site(hostile: Store) -> Iterator[str]:
-    """The address of `packline serve` with the hostile store."""
     with serving(hostile.path) as address:
         yield address
 
 
 @pytest.fixture(scope="session")
 def report(store: Store, tokenizer_json: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A report with all that it can have."""
     path = tmp_path_factory.mktemp("report") / "report.html"
     packline.report(store, out=path, seq_len=512, against=[str(tokenizer_json)])
     return path
@@ -129,7 +124,6 @@ def report(store: Store, tokenizer_json: Path, tmp_path_factory: pytest.TempPath
 
 @pytest.fixture(scope="session")
 def hostile_report(hostile: Store, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A report of the hostile store."""
     path = tmp_path_factory.mktemp("hostile") / "report.html"
     packline.report(hostile, out=path, seq_len=512)
     return path

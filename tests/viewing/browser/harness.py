@@ -125,7 +125,6 @@ class Watch:
     dialogs: list[str] = field(default_factory=list)
 
     def start(self) -> None:
-        """Write down from now on."""
         self.page.on("request", self._note)
         self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
         self.page.on("console", self._hear)
@@ -154,11 +153,6 @@ class Watch:
 
 
 def is_foreign(url: str) -> bool:
-    """Whether a request would leave the machine.
-
-    >>> is_foreign("http://127.0.0.1:80/x"), is_foreign("data:,"), is_foreign("https://example.org/x.css")
-    (False, False, True)
-    """
     parts = urlsplit(url)
     return parts.scheme not in ("file", "data", "about", "blob") and parts.hostname != "127.0.0.1"
 
@@ -217,7 +211,6 @@ class Chrome:
         return page
 
     def watch_of(self, page: Page) -> Watch:
-        """What is written down of a page."""
         return next(watch for watch in self._watches if watch.page is page)
 
     def close(self) -> list[str]:
@@ -328,7 +321,6 @@ def follow(page: Page, way: Locator) -> None:
 
 
 def until(page: Page, holds: Callable[[], bool]) -> None:
-    """Wait for what a script does."""
     for _ in range(WAIT // 50):
         if holds():
             return

@@ -34,11 +34,6 @@ NEIGHBORS = """() => {
 
 
 def contrast(one: str, other: str) -> float:
-    """Contrast of two colors by WCAG 2.
-
-    >>> round(contrast("#ffffff", "#000000"))
-    21
-    """
     low, high = sorted(map(luminance, (one, other)))
     return (high + 0.05) / (low + 0.05)
 

@@ -15,12 +15,10 @@ if TYPE_CHECKING:
 
 
 def go(page: Page, entry: str) -> None:
-    """Follow an entry of the navigation."""
     follow(page, page.get_by_role("navigation", name="Viewer").get_by_role("link", name=entry, exact=True))
 
 
 def card_of(page: Page) -> dict[str, str]:
-    """What the card beside a token says."""
     card = page.locator(".card")
     card.wait_for(state="visible")
     names = card.locator("dt").all_inner_texts()
@@ -220,7 +218,6 @@ def test_rows_and_batches(chrome: Chrome, site: str, store: Store) -> None:
 
 
 def expected_rows(store: Store, step: int) -> list[int]:
-    """The rows of a step, by the loader itself."""
     import packline
 
     rows = store.rows(seq_len=256, packing="concat", split="train")

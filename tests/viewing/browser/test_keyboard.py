@@ -45,7 +45,6 @@ def title(page: Page) -> str:
 
 
 def enter(page: Page) -> None:
-    """Press Enter and wait for the page that it leads to."""
     with page.expect_event("load"):  # a rewritten address is a navigation, but no page
         page.keyboard.press("Enter")
 

@@ -32,7 +32,6 @@ def client_of(
     runs: Sequence[Path] = (),
     **settings: Any,
 ) -> TestClient:
-    """A client of a site with these stores."""
     site = Site([store.path for store in stores], tokenizers, runs=runs)
     site.wait(30)
     app = make_site_app(site, **settings)

@@ -27,7 +27,6 @@ def repetitive(tmp_path_factory: pytest.TempPathFactory) -> Store:
 
 
 def slowly(store: Store, ids: list[int]) -> set[tuple[int, int, int]]:
-    """The same by comparing everywhere."""
     found = set()
     for number in range(len(store.documents)):
         tokens = store.documents[number].tolist()
