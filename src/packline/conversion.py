@@ -128,14 +128,7 @@ def _hint(name: str, value: Any, kind: inspect.Type) -> str:
 
 
 def in_toml(value: Any, *, quotes: bool = False) -> str:
-    """A value with the words of a TOML file.
-
-    Args:
-        quotes: texts have double quotes, as in examples to copy.
-
-    >>> in_toml(True), in_toml(["a", 1]), in_toml(["a"], quotes=True), in_toml(None)
-    ('true', "['a', 1]", '["a"]', 'not given')
-    """
+    """A value with the words of a TOML file."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, dict):

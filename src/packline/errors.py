@@ -56,11 +56,7 @@ class PacklineError(Exception):
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """Start of a hint for an unknown name; empty if no known name is similar. Case is ignored.
-
-    >>> did_you_mean("Boddy", ["title", "body"]), did_you_mean("x", ["title", "body"])
-    ("did you mean 'body'? ", '')
-    """
+    """Start of a hint for an unknown name; empty if no known name is similar. Case is ignored."""
     import difflib
 
     lower = {name.lower(): name for name in known}
@@ -73,11 +69,7 @@ class RecipeError(PacklineError, ValueError):
 
 
 def unknown_name(message: str, word: str, known: Iterable[str]) -> RecipeError:
-    """Error for a name that is not among the known ones; its hint has the most similar one, and all.
-
-    >>> unknown_name("no format 'Nanogtp'", "Nanogtp", ["megatron", "nanogpt"]).hint
-    "did you mean 'nanogpt'? expected one of: megatron, nanogpt"
-    """
+    """Error for a name that is not among the known ones; its hint has the most similar one, and all."""
     names = sorted(known)
     return RecipeError(message, hint=f"{did_you_mean(word, names)}expected one of: {', '.join(names)}")
 
@@ -109,12 +101,7 @@ class InputError(PacklineError, OSError):
 
 
 def refuse_name(path: str) -> None:
-    """Refuse a path that is not UTF-8, which provenance and manifest could not contain.
-
-    >>> refuse_name("caf\\udce9.txt")
-    Traceback (most recent call last):
-    packline.errors.InputError: a name is not UTF-8: b'caf\\xe9.txt'
-    """
+    """Refuse a path that is not UTF-8, which provenance and manifest could not contain."""
     try:
         path.encode("utf-8")
     except UnicodeEncodeError:

@@ -26,11 +26,7 @@ Hasher = xxhash.xxh3_128
 
 
 def hash_bytes(data: bytes | memoryview) -> str:
-    """Hash of bytes, as 32 hexadecimal digits.
-
-    >>> hash_bytes(b"packline")[:8]
-    'abce78cc'
-    """
+    """Hash of bytes, as 32 hexadecimal digits."""
     return xxhash.xxh3_128_hexdigest(data)
 
 
@@ -45,10 +41,6 @@ def hash_texts(data: memoryview | bytes, offsets: np.ndarray, seed: int = 0) -> 
     Args:
         data: texts back to back, in UTF-8.
         offsets: int64 `[D+1]`, start of each text in `data`, and the end.
-
-    >>> import numpy as np
-    >>> [f"{one:016x}" for one in hash_texts(b"onetwo", np.array([0, 3, 6])).tolist()]
-    ['911faba7321fe1a0', '6c0560bdcb29998b']
     """
     import numpy as np
 
@@ -71,12 +63,7 @@ def shares_of(hashes: np.ndarray) -> np.ndarray:
 
 
 def splits_of(hashes: np.ndarray, val_fraction: float, test_fraction: float = 0.0) -> np.ndarray:
-    """Split of each text by its hash (with the recipe's seed), strings of the same shape.
-
-    >>> import numpy as np
-    >>> splits_of(hash_texts(b"dba", np.arange(4)), 0.3, 0.3).tolist()
-    ['val', 'test', 'train']
-    """
+    """Split of each text by its hash (with the recipe's seed), strings of the same shape."""
     import numpy as np
 
     shares = shares_of(hashes)
@@ -84,11 +71,7 @@ def splits_of(hashes: np.ndarray, val_fraction: float, test_fraction: float = 0.
 
 
 def split_of(text: bytes, seed: int, val_fraction: float, test_fraction: float = 0.0) -> str:
-    """Split of a text: a pure function of the text and the seed, so equal texts share a split.
-
-    >>> [split_of(text, 0, 0.3, 0.3) for text in (b"d", b"b", b"a")]
-    ['val', 'test', 'train']
-    """
+    """Split of a text: a pure function of the text and the seed, so equal texts share a split."""
     import numpy as np
 
     return str(splits_of(np.array(hash_text(text, seed), np.uint64), val_fraction, test_fraction))
@@ -110,11 +93,7 @@ class NotWhole(ValueError):
 
 
 def json_form(value: Any) -> bytes:
-    """JSON form of metadata: indented, keys in the order of the fields.
-
-    >>> json_form({"a": 1})
-    b'{\\n "a": 1\\n}\\n'
-    """
+    """JSON form of metadata: indented, keys in the order of the fields."""
     return msgspec.json.format(msgspec.json.encode(value), indent=1) + b"\n"
 
 
@@ -125,18 +104,7 @@ def seal(value: Sealed) -> bytes:
 
 
 def unseal(data: bytes, kind: type[S]) -> S:
-    """Read a sealed Struct.
-
-    >>> class Facts(msgspec.Struct):
-    ...     rows: int
-    ...     checksum: str = ""
-    >>> data = seal(Facts(3))
-    >>> unseal(data, Facts).rows
-    3
-    >>> unseal(data.replace(b"3", b"4", 1), Facts)
-    Traceback (most recent call last):
-    packline.fingerprint.NotWhole: expected the checksum ..., found ...
-    """
+    """Read a sealed Struct."""
     try:
         value = msgspec.json.decode(data, type=kind)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:

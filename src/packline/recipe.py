@@ -239,11 +239,7 @@ def _check_shares(shares: list[Share], path: Path) -> None:
 
 
 def check_weight(weight: int | float | str, where: str) -> None:
-    """Refuse the weight of a source that is no number above 0.
-
-    Args:
-        where: file and table of the weight, for the message.
-    """
+    """Refuse the weight of a source that is no number above 0."""
     try:
         if Fraction(str(weight)) > 0:
             return
@@ -266,12 +262,7 @@ def placed(recipe: Recipe, folder: Path) -> RecipeOfFile:
 
 
 def check_recipe(recipe: Recipe) -> Recipe:
-    """Refuse values that no build can use; return the recipe, with tuples for lists and strings for paths.
-
-    >>> check_recipe(Recipe(sources=(Source(inputs=("a",)),), tokenizer="t", val_fraction=2.0))
-    Traceback (most recent call last):
-    packline.errors.RecipeError: val_fraction is 2.0: expected at least 0 and below 1
-    """
+    """Refuse values that no build can use; return the recipe, with tuples for lists and strings for paths."""
     try:  # Python does not check the types of fields
         given = msgspec.to_builtins(recipe, enc_hook=os.fspath)
     except TypeError as error:
@@ -341,13 +332,7 @@ NOT_CHARSETS = ("idna", "punycode", "raw-unicode-escape", "unicode-escape", "utf
 
 
 def _check_charset(source: Source, where: str) -> None:
-    """Refuse an encoding that is unknown, or in which documents cannot be cut at bytes.
-
-    >>> _check_charset(Source(inputs=("a",), charset="latin-1"), "a")
-    >>> _check_charset(Source(inputs=("a",), charset="latin-one"), "a")
-    Traceback (most recent call last):
-    packline.errors.RecipeError: a: charset is 'latin-one': expected an encoding that Python knows
-    """
+    """Refuse an encoding that is unknown, or in which documents cannot be cut at bytes."""
     if not source.charset:
         return
     try:
@@ -460,11 +445,7 @@ LONGEST_DIFFERENCE = 200
 
 
 def recipe_difference(old: Any, new: Any, where: str = "") -> list[str]:
-    """Differences between two recipes (as builtins), one line each.
-
-    >>> recipe_difference({"eod": "a", "seed": 0}, {"eod": "b", "seed": 0})
-    ["eod: 'a' -> 'b'"]
-    """
+    """Differences between two recipes (as builtins), one line each."""
     if isinstance(old, dict) and isinstance(new, dict):
         keys = [*old, *(key for key in new if key not in old)]
         return [

@@ -48,16 +48,7 @@ def kind_hint(path: str | Path, kind: Kind) -> str:
 
 
 def read_toml(path: Path, what: str) -> dict[str, Any]:
-    """Read a TOML file.
-
-    Args:
-        path: path of the file.
-        what: kind of file, for error messages.
-
-    >>> read_toml(Path("missing.toml"), "recipe")
-    Traceback (most recent call last):
-    packline.errors.RecipeError: cannot read the recipe missing.toml: No such file or directory
-    """
+    """Read a TOML file."""
     text = ""
     try:
         text = path.read_text(encoding="utf-8")

@@ -52,11 +52,7 @@ def _converter(parse: Callable[[str], Any]) -> Parameter:
 
 
 def split_columns(given: str) -> tuple[str, ...]:
-    """Columns separated by commas.
-
-    >>> split_columns("url, score: float")
-    ('url', 'score: float')
-    """
+    """Columns separated by commas."""
     return tuple(name.strip() for name in given.split(","))
 
 

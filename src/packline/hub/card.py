@@ -55,11 +55,7 @@ def fenced(text: str, language: str = "") -> Markup:
 
 
 def escape_markdown(text: str) -> Markup:
-    """Text on one line, without anything that Markdown, HTML or a table could read as its own.
-
-    >>> escape_markdown("a_b | [c](d)")
-    Markup('a&#95;b &#124; &#91;c&#93;(d)')
-    """
+    """Text on one line, without anything that Markdown, HTML or a table could read as its own."""
     plain = visible(" ".join(text.split()))
     return Markup(re.sub(r"[^\w .,:/()%+=-]|_", lambda match: f"&#{ord(match[0])};", plain))
 
@@ -118,11 +114,7 @@ def make_card(publication: Pushable, place: str, earlier: str = "", licence: str
 
 
 def split_card(card: str) -> tuple[dict[str, Any], str]:
-    """Front matter and text of a card; front matter that cannot be read counts as text.
-
-    >>> split_card("---\\nlicense: mit\\n---\\n# Title")
-    ({'license': 'mit'}, '# Title')
-    """
+    """Front matter and text of a card; front matter that cannot be read counts as text."""
     match = re.match(r"---\n(.*?)\n---\n?", card, re.DOTALL)
     if match is None:
         return {}, card

@@ -106,23 +106,14 @@ def repository_paths(names: Iterable[str], most: int = MOST_IN_FOLDER) -> dict[s
 
 
 def belongs_to_store(path: str) -> bool:
-    """True for a path that only a store's files have: what a push of another store replaces.
-
-    >>> belongs_to_store("0000/train-a-000000.bin"), belongs_to_store("LICENSE")
-    (True, False)
-    """
+    """True for a path that only a store's files have: what a push of another store replaces."""
     name = local_name(path)
     folder, _, inner = name.partition("/")
     return bool(_SHARD.fullmatch(name)) or (bool(inner) and folder in (RECEIPTS, REJECTS, TOKENIZER))
 
 
 def pushable_kind(names: Iterable[str]) -> Kind | None:
-    """Kind of a folder or repository with files of these names; None for none of packline's.
-
-    >>> pushable_kind(["a.bin", "manifest.json"]), pushable_kind(["tokenizer.json"])
-    ('store', 'tokenizer')
-    >>> pushable_kind(["model.safetensors"])
-    """
+    """Kind of a folder or repository with files of these names; None for none of packline's."""
     there = set(names)
     if MANIFEST in there:
         return "store"
@@ -134,13 +125,7 @@ def pushable_kind(names: Iterable[str]) -> Kind | None:
 
 
 def read_pushable(folder: str | Path) -> Pushable:
-    """Recognise a folder and list its files; sizes are compared with its manifest or record.
-
-    >>> import tempfile
-    >>> read_pushable(tempfile.mkdtemp())
-    Traceback (most recent call last):
-    packline.errors.StoreNotFound: ... has no store, export, tokenizer or evaluation sets
-    """
+    """Recognise a folder and list its files; sizes are compared with its manifest or record."""
     folder = Path(folder)
     kind = pushable_kind(path.name for path in folder.iterdir()) if folder.is_dir() else None
     if kind == "store" or (folder / ".packline").exists() or not folder.is_dir():

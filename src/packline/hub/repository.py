@@ -31,11 +31,7 @@ WAITS = (1.0, 2.0, 4.0, 8.0)
 
 
 def parse_repository(text: str) -> HfUri:
-    """Parse the address of a repository.
-
-    >>> parse_repository("hf://datasets/org/tokens@v1").revision
-    'v1'
-    """
+    """Parse the address of a repository."""
     hint = "write hf://datasets/ORG/NAME or, for a tokenizer, hf://ORG/NAME; @REVISION may follow"
     place = parse_hub(text)
     if place.type not in ("dataset", "model"):
