@@ -1,13 +1,7 @@
 """Hashes of bytes, of values and of a document's text; and metadata that carries its own checksum.
 
-xxh3 everywhere: at 10 GB/s and more its cost is negligible next to encoding. It protects against accidents (a
-flipped bit, a changed file), not against deliberate collisions.
-
-    {"files": [...], ..., "checksum": "3f9c..."}     checksum of this text with an empty checksum
-
-Every other file is listed in the metadata with a checksum; nothing lists the metadata, so it protects itself.
-The text has one form (indented, keys in the order of the fields); any other spelling of the same values
-counts as damage too.
+xxh3 everywhere: it protects against accidents, not against deliberate collisions. The text of metadata has
+one form (indented, keys in the order of the fields); any other spelling of the same values counts as damage.
 """
 
 from __future__ import annotations

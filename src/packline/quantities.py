@@ -1,11 +1,8 @@
 """Numbers as people write them: `4k`, `2B`, `1_000_000`, `12GiB`.
 
-    count     2B = 2,000,000,000     K, M, B, T: 1,000 and its powers
-    length    4k = 4,096             K, M: 1,024 and its powers, as context lengths are named
-    size      12GiB, 12Gi, 500MB     bytes; KB is 1,000 and KiB 1,024
-
-A length is a number of tokens in a row, a batch, a document or a vocabulary. `Ki`, `Mi`, `Gi` are
-powers of 1,024 everywhere.
+count     2B = 2,000,000,000     K, M, B, T: 1,000 and its powers
+length    4k = 4,096             K, M: 1,024 and its powers, as context lengths are named
+size      12GiB, 12Gi, 500MB     bytes; KB is 1,000 and KiB 1,024
 """
 
 from __future__ import annotations

@@ -1,14 +1,9 @@
-"""Ragged: many sequences of different lengths in two arrays.
-
-The in-memory form of tokens. `tokens` holds all documents back to back and `offsets` where each
-begins and ends, so there are no Python objects per token and hardly any per document:
+"""Ragged: many sequences of different lengths in two arrays, documents back to back and where each begins.
 
     tokens   7 8 9 | 4 | 5 6        offsets   0 3 4 6
              doc 0   doc 1  doc 2
 
-Cost: every operation is one pass at memory speed. Arrow handles documents as byte strings (a
-`large_binary` array has the same layout) and copies each with one memcpy; that is how separators
-are put between documents without a Python loop.
+Every operation is one pass at memory speed, by NumPy or by Arrow, which copies each document with one memcpy.
 """
 
 from __future__ import annotations

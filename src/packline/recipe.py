@@ -1,19 +1,7 @@
-"""The recipe: the whole job as one frozen value.
+"""The recipe: the whole job as one frozen value, on disk TOML.
 
 Two stores built from the same inputs with equal recipes are equal byte for byte, so a recipe contains
-everything that may change a byte, and nothing else: number of workers, engine and memory limits are
-in `RunOptions`.
-
-On disk a recipe is TOML:
-
-    tokenizer = "Qwen/Qwen3-8B"
-    eod = "<|endoftext|>"
-    val_fraction = 0.01
-
-    [[sources]]
-    name = "web"
-    inputs = ["web/*.jsonl.zst"]
-    label = "pretraining"
+everything that may change a byte, and nothing else.
 """
 
 from __future__ import annotations

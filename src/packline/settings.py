@@ -1,16 +1,8 @@
 """Keyword settings of the public functions, and the recipe that the settings of a build make.
 
-    BuildKeywords   keywords of `build` and `estimate`, and of `export` for text
-    RowKeywords     keywords of `export` and `write_rows` that choose documents or rows
-    LoaderKeywords  keywords of `Loader.from_file`
-
 Each key has the name and meaning of a field of `Source`, `Recipe`, `RunOptions`, `RowOptions` or
 `LoaderOptions`; a test keeps them equal. A key that is absent or None keeps the default, or what the recipe
-contains.
-
-Places that the relative paths of a recipe mean, which depend on where its file is.
-
-A recipe and its store contain paths as they are written. They get a folder where they are opened.
+contains. Relative paths of a recipe get a folder where they are opened.
 """
 
 from __future__ import annotations

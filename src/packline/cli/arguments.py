@@ -1,8 +1,6 @@
-"""The options of `build`, and those of every command.
+"""The options of `build`, and those of several commands.
 
-Options exist only for settings that users vary from the command line; everything else, and more than one
-source, belongs in a recipe (docs/recipe.md). An option that is not given leaves the recipe's setting
-unchanged.
+Options exist only for settings that users vary from the command line; everything else belongs in a recipe.
 """
 
 from __future__ import annotations
@@ -276,12 +274,7 @@ class DocumentArguments(make_options((ExportChoice,), {CHOICE: OF_DOCUMENTS})): 
     ] = None
 
     def settings(self, store: str, *, rows: bool) -> dict[str, Any]:
-        """The given options, on top of the settings that a run file has for a store.
-
-        Args:
-            store: folder of the store.
-            rows: True: with the run file's settings of rows.
-        """
+        """The given options, on top of the settings that a run file has for a store."""
         given = self.given()
         run = given.pop("run", None)
         if run is None:

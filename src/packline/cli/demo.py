@@ -6,9 +6,7 @@
                   recipe.toml      both sources, ready for `packline build`
                   store/
 
-Code is read in place, from the installation. Some installations include the tests of the library and some do
-not, so the corpus is 11 to 31 MB; a few of the tests are files in unusual encodings, which end up in
-rejects/.
+Code is read in place, from the installation: 11 to 31 MB, with a few files in unusual encodings.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The `packline` command: its subcommands, and the handling of errors.
 
     0    done
-    1    an error while running; `verify`: problems found
+    1    an error while running, also of writing the result; `verify`: problems found
     2    an invalid command line or recipe
     3    done, but more bad records than --max-bad-fraction
     4    `verify --against`: nothing was found, but not every question could be checked
@@ -9,11 +9,7 @@
     130  interrupted by SIGINT: Ctrl-C
     143  interrupted by SIGTERM
 
-A result that cannot be written, because standard output is closed or full, is an error (1); output files are
-kept.
-
-Each command is in a separate module that is imported only when it is called. An error is two lines on
-standard error, `error:` and `hint:`; a traceback is shown only with --debug.
+Each command is in a separate module that is imported only when it is called.
 """
 
 from __future__ import annotations
@@ -118,11 +114,7 @@ def load_command(name: str) -> Any:
 
 
 def page_of(command: Any) -> dict[str, str]:
-    """Help page of a function, or of the module whose functions are commands within a command.
-
-    Returns:
-        its purpose, above the options, and its examples, below them.
-    """
+    """Help page of a function, or of the module whose functions are commands within a command."""
     import inspect  # cyclopts has loaded it, which `packline --version` does without
 
     purpose, _, lines = (inspect.getdoc(command) or "").partition("\n\nExamples:")
@@ -130,11 +122,7 @@ def page_of(command: Any) -> dict[str, str]:
 
 
 def make_app(command: str = "") -> App:
-    """Create the command line.
-
-    Args:
-        command: the one that is called, which is imported for its help page; the others are not.
-    """
+    """Create the command line."""
     from cyclopts import App, Group
 
     app = App(
@@ -166,11 +154,7 @@ def make_app(command: str = "") -> App:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run one command; return its exit code.
-
-    Args:
-        arguments: words after `packline`; default: those of this process.
-    """
+    """Run one command; return its exit code."""
     if arguments is None:  # this process ends with the command, so collecting garbage then is of no use
         atexit.register(gc.freeze)
         gc.set_threshold(100_000)  # a tokenizer has 300,000 objects, which would be scanned again and again

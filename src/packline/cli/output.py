@@ -4,12 +4,9 @@
     plain      the same lines without control characters: for a pipe, a file, a dumb terminal
     json       one JSON object on standard output, as its last and only line
 
-Results are pages of blocks (`viewing.page`) and go to standard output; progress, errors and hints go to
-standard error, each in the mode that fits its destination. Long pages are shown by a pager: $PAGER, or
-`less -R`, which passes colors only. `configure` sets the modes once. rich is imported only for a terminal,
-where its import time (40 ms) is not noticeable. A line consists of pieces, each a text or a text with the
-name of a style. Every text passes through `visible`, so no text of a document or file name can control the
-terminal.
+Results go to standard output; progress, errors and hints to standard error, each in the mode that fits its
+destination. rich is imported only for a terminal. Every text passes through `visible`, so no text of a
+document or file name can control the terminal.
 """
 
 from __future__ import annotations
@@ -115,11 +112,7 @@ class Output:
             self.line(*line)
 
     def page(self, page: Page, *, pager: bool = False) -> None:
-        """Print a page, except in json mode.
-
-        Args:
-            pager: True to show a long page by a pager.
-        """
+        """Print a page, except in json mode."""
         if self.mode == "json" or self.mute:
             return
         from packline.viewing.terminal import render_lines

@@ -183,9 +183,6 @@ def watch(
     """Show a running job, which records this command as the one that resumes it.
 
     Yields its tally, and the function that receives its events.
-
-    Args:
-        plan: lines that describe the plan; by default those for a store.
     """
     tally, describe = Tally(), plan or plan_lines
     with resumable(tally.kept), output.progress() as show:
@@ -263,11 +260,7 @@ def watch_training() -> Iterator[Callable[[TrainingProgress], None]]:
 
 @contextmanager
 def watch_bytes(name: str, at_the_end: str = "") -> Iterator[Callable[[int, int], None]]:
-    """Show how much is read. Yields the function that receives the bytes done and in all.
-
-    Args:
-        at_the_end: text after the last byte, until the block ends.
-    """
+    """Show how much is read. Yields the function that receives the bytes done and in all."""
     began = time.monotonic()
     with output.progress() as show:
 

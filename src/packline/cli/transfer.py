@@ -19,11 +19,7 @@ def hide_bars_of_hub() -> None:
 
 
 def transfer(command: str, source: str, target: str, *, verify: bool) -> int:
-    """Copy between places of which the hub's own client serves neither; print the result.
-
-    Args:
-        command: `push` or `pull`, for the result.
-    """
+    """Copy between places of which the hub's own client serves neither; print the result."""
     with resumable(lambda: "the files that are copied are kept"), watch_bytes("copying") as hear:
         copied = copy(source, target, verify=verify, on_progress=hear)
     source, target = without_secrets(source), without_secrets(target)

@@ -26,12 +26,7 @@ NOW = {
 
 
 def describe(error: CycloptsError, words: Sequence[str]) -> tuple[str, str]:
-    """Message and hint for a wrong command line.
-
-    Args:
-        error: what the parser found.
-        words: command line after `packline`.
-    """
+    """Message and hint for a wrong command line."""
     from cyclopts import CoercionError, MissingArgumentError, UnknownOptionError
     from cyclopts.exceptions import UnknownCommandError, UnusedCliTokensError
 

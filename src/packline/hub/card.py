@@ -85,13 +85,7 @@ _VIEWER_SPLITS = {"train": "train", "val": "validation", "test": "test"}
 
 
 def make_card(publication: Pushable, place: str, earlier: str = "", licence: str | None = None) -> str:
-    """The card of a folder that is pushed.
-
-    Args:
-        place: where it is pushed to.
-        earlier: the card that is there; what is outside its marks is kept.
-        licence: identifier of a licence as the hub writes them, such as `odc-by`.
-    """
+    """The card of a folder that is pushed."""
     matter, values = _contents(publication)
     name = place.removeprefix("hf://").removeprefix("datasets/")
     text = _template().render(place=place, name=name, **values)

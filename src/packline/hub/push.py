@@ -1,13 +1,8 @@
 """Push a folder to a repository on the hub; the same call again continues where it was interrupted.
 
-    files ── compared with the branch by size and checksum ── missing ones in a few commits
-                                                          └── last commit: record and card
-
-The hub's client uploads, and stores equal bytes once. Every commit names its parent, so two pushes at once
-cannot mix. A revision with a record is complete: the first commit of a push that changes anything removes the
-old record, and the new one comes last. Earlier revisions stay readable.
-
-A push keeps no state: after any interruption the branch itself shows what is missing.
+A push keeps no state: the branch itself shows what is missing. Every commit names its parent, so two pushes
+at once cannot mix. The first commit that changes anything removes the old record, and the new one comes last:
+a revision with a record is complete.
 """
 
 from __future__ import annotations

@@ -1,14 +1,7 @@
 """Folders that can be pushed: finished stores, exports, tokenizers, evaluation sets.
 
-    folder ── recognised by one file, its record ──> files, and the record that makes a revision whole
-
-    store        manifest.json
-    export       packline.json
-    evaluation   config.json, with questions.jsonl next to it
-    tokenizer    tokenizer.json
-
-The record is published last. A revision that has it is complete. Names are the same in the repository, except
-that a folder of a store with more than 5,000 files is divided (`0000/`, `0001/`, ...): the hub allows 10,000.
+Each is recognised by one file, its record, which is published last. Names are the same in the repository,
+except that a folder of a store with more than 5,000 files is divided (`0000/`, ...): the hub allows 10,000.
 """
 
 from __future__ import annotations
