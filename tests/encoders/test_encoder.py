@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from packline.encoders import EngineName
-from packline.encoders.encoder import TRIED_BYTES, TRYING, Chooser, script_of
+from packline.encoders import Engine, EngineName, encoder
+from packline.encoders.encoder import TRIED_BYTES, TRYING, Chooser, Encoder, script_of
+from packline.encoders.engines import load_engine
+from packline.encoders.tokenizer import load_tokenizer
 from packline.ragged import Ragged, offsets_of
 from packline.sources.batch import Texts
 
@@ -90,3 +94,18 @@ def test_the_choice_follows_a_change_of_speed(engines: dict[EngineName, Clocked]
 def test_scripts_are_told_by_bytes_a_character() -> None:
     texts = ["plain", "naïve words", "Ελληνικά", "漢字", ""]
     assert script_of(Texts.of(texts)).tolist() == [0, 1, 2, 2, 0]
+
+
+def test_engines_are_loaded_anew_after_so_much_text(
+    tokenizer_json: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded: list[str] = []
+
+    def load(name: EngineName, *given: Any) -> Engine:
+        loaded.append(name)
+        return load_engine(name, *given)
+
+    monkeypatch.setattr(encoder, "load_engine", load)
+    made = Encoder(load_tokenizer(str(tokenizer_json)), engine="gigatoken", cache_bytes=1000)
+    first = [made.encode(["some words " * 50]).tokens.tolist() for _ in range(6)]
+    assert loaded == ["gigatoken"] * 2 and first == first[:1] * 6

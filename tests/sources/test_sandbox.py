@@ -89,6 +89,7 @@ COSTLY = (
     "{% set y = 'y' * 90000 %}" + "{% set x = [y, y, y] %}" * 9,
     "{% set x = ['y' * 1000] %}" + "{% set x = x + x %}" * 30,
     "{% set x = ['y' * 1000] * 999 %}{{ range(9999) | list | map(attribute='b', default=x) | length }}",
+    "{% set x = [1] %}" + "{% set x = range(2) | map(attribute='b', default=x) | list %}" * 40,
     "{% set x = 'y' * 900000 %}" + "{% set z = x[1:] %}" * 9,
     "{% set x = 'y' * 900000 %}{% for i in range(9999) %}{% if x == x ~ '' %}{% endif %}{% endfor %}",
 )

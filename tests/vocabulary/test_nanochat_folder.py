@@ -92,6 +92,10 @@ def test_token_bytes_as_torch_reads_them(encoding: tiktoken.Encoding, trained: P
     assert np.array_equal(np.load(trained / "token_bytes.npy"), sizes.numpy())
 
 
+def repeat_first(steps: list[Any]) -> None:
+    steps.insert(0, steps[0])
+
+
 @pytest.mark.parametrize(
     ("why", "change"),
     [
@@ -99,6 +103,10 @@ def test_token_bytes_as_torch_reads_them(encoding: tiktoken.Encoding, trained: P
         ("is not special", lambda json: json["added_tokens"][0].update(special=False)),
         ("not a byte-level BPE", lambda json: json["model"].update(type="WordPiece")),
         ("not one regular expression", lambda json: json.update(pre_tokenizer={"type": "Whitespace"})),
+        (
+            "one regular expression and a byte level",
+            lambda json: repeat_first(json["pre_tokenizer"]["pretokenizers"]),
+        ),
         ("does not isolate", lambda json: json["pre_tokenizer"]["pretokenizers"][0].update(invert=True)),
         ("do not rise in the order", lambda json: json["model"]["merges"].reverse()),
         ("order of its merges", lambda json: json["model"]["merges"].append(json["model"]["merges"][0])),
