@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.store.remote import PLACE, Faults, Flip, lengths_of, same_arrays, standing_for_bucket
 
@@ -259,6 +259,7 @@ def test_a_cache_without_room_for_a_batch_is_refused_at_the_start(local: Store) 
         assert "cache_bytes=" in found.value.hint
 
 
+@settings(max_examples=25)
 @given(
     latency=st.floats(0.001, 2.0),
     step_seconds=st.floats(0.005, 1.0),

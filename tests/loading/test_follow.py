@@ -124,7 +124,7 @@ def test_every_order_of_units_gives_the_batches_of_the_finished_store(
             assert len(again) == len(expected)
 
 
-@settings(max_examples=15)
+@settings(max_examples=8)
 @given(st.permutations(range(6)), st.sampled_from(ORDERS[:3]), st.integers(0, 3), st.data())
 def test_mixtures_and_stages_follow_too(
     arrival: list[int], order: dict[str, Any], seed: int, data: st.DataObject

@@ -267,8 +267,7 @@ def _read(rows: Any, seed: int, answer: Connection) -> None:
     answer.close()
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn"])
-@pytest.mark.parametrize("mapped", [False, True])
+@pytest.mark.parametrize(("method", "mapped"), [("fork", False), ("fork", True), ("spawn", True)])
 @pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork.*:DeprecationWarning")
 def test_processes_read_the_same_rows(
     store: Store, method: str, mapped: bool, monkeypatch: pytest.MonkeyPatch

@@ -23,7 +23,7 @@ from packline.testing import make_store
 NAMES = ["concat", "best_fit", "pad, truncate", "pad, split", "pad, drop"]
 
 
-@settings(max_examples=60)
+@settings(max_examples=20)
 @given(
     st.lists(st.integers(1, 30), min_size=1, max_size=40), st.integers(2, 12), st.sampled_from([0, 0, 2, 9])
 )
