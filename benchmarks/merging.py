@@ -74,11 +74,10 @@ def measure_merging(
             write_store(small, work / str(number), sources, size // 2, number)
         parts = [str(work / "0"), str(work / "1")]
         for number in range(1, rounds + 1):
-            for case, more in (("merge", []), ("merge --verify", ["--verify"])):
-                shutil.rmtree(work / "merged", ignore_errors=True)
-                words = ["merge", *parts, "--out", str(work / "merged"), *more]
-                runs.append(measure(case, words, number, work / "merged", 0))
-                say(f"round {number}: {case}: {runs[-1].wall_seconds:.2f} s")
+            shutil.rmtree(work / "merged", ignore_errors=True)
+            words = ["merge", *parts, "--out", str(work / "merged")]
+            runs.append(measure("merge", words, number, work / "merged", 0))
+            say(f"round {number}: merge: {runs[-1].wall_seconds:.2f} s")
             shards = len(read_manifest(work / "merged").shards)
             cases = {"diff, equal": 0, "diff, some changed": CHANGED, "diff, all changed": 1}
             for case, every in cases.items():

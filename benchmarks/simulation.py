@@ -17,7 +17,6 @@ a manifest with the sum of them, which two processes publish.
 
 from __future__ import annotations
 
-import copy
 import heapq
 import itertools
 import random
@@ -28,7 +27,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from benchmarks.simulated_store import SimulatedFolder, SimulatedStore, expected_tokens, receipt_of
-from packline.jobs.engine import SliceShares, round_size
+from packline.jobs.engine import common_order, round_size, units_of_slice
 from packline.jobs.machines import Slice
 from packline.jobs.plan import Unit
 from packline.jobs.ray_tasks import SLICES_A_TASK, slices_of
@@ -156,7 +155,7 @@ class _Simulation:
         self.units = list(map(Unit.of, range(world.units)))
         self.tasks = deque(slices_of(self.units, SLICES_A_TASK * world.nodes))
         """Tasks that no node runs, on Ray."""
-        self.shares: list[SliceShares] = []
+        self.places = common_order(world.units)
         self.committed: set[str] = set()
         self.nodes: dict[str, _Node] = {}
         self.all_nodes: list[_Node] = []
@@ -165,12 +164,6 @@ class _Simulation:
 
     def run(self) -> Result:
         world = self.world
-        if self.how == "slices":
-            first = SliceShares(world.units, Slice(0, world.nodes))
-            for number in range(world.nodes):
-                share = copy.copy(first)  # the order is the same for all slices
-                share._slice = Slice(number, world.nodes)
-                self.shares.append(share)
         for number in range(world.nodes):
             self.at(self.random.uniform(*world.start_seconds), self.start, number)
         while self.events:
@@ -254,10 +247,9 @@ class _Simulation:
         if self.over or self.now >= node.dies:
             return
         if self.how == "slices":
-            share, left = self.shares[node.slice], self.left()
-            own = share.own(left)
-            units = own or share.help(left)
             workers, world = self.world.workers, self.world
+            own, others = units_of_slice(self.left(), self.places, Slice(node.slice, world.nodes))
+            units = own or others
             size = round_size(len(own), workers, LISTING_SECONDS, world.unit_seconds / workers)
             node.queue.extend(units[:size])
         elif self.now < node.silent and self.tasks:

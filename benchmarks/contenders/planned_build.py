@@ -22,7 +22,7 @@ from packline.encoders.parity import Reference
 from packline.jobs.build_job import BuildJob
 from packline.jobs.cut_inputs import LARGEST_UNIT
 from packline.jobs.engine import run_job
-from packline.jobs.events import Event
+from packline.jobs.events import EnginesTried, Event
 from packline.jobs.job import Job
 from packline.jobs.plan import Unit
 from packline.jobs.resources import peak_memory, resident_memory
@@ -43,7 +43,8 @@ class Pretended:
     width = 0
 
     def __init__(self, out: Path, text: str) -> None:
-        self._out, self._info = out, BuildInfo(0.0, [], ["tokenizers"], "", Reference(text).round_trip)
+        tried = EnginesTried([], ["tokenizers"], "")
+        self._out, self._info = out, BuildInfo(0.0, tried, Reference(text).round_trip)
         self.started = self.ended = 0.0
 
     def count(self, job: Job[Any, Any, Any], units: int) -> int:
@@ -103,7 +104,7 @@ def main() -> None:
         recipe = Recipe(sources=(Source(inputs=(str(inputs),)),), tokenizer=tokenizer, eod=eod)
         executor = Pretended(out, text)  # loads the reference library
         before, started = resident_memory(), time.perf_counter()
-        job = BuildJob(recipe, str(out), RunOptions(workers=0), time.monotonic())
+        job = BuildJob(recipe, str(out), RunOptions(workers=0), time.monotonic(), "local")
         planned, units = time.perf_counter(), len(job.units)
         finished = run_job(job, cluster=executor)
         ended = time.perf_counter()

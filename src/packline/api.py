@@ -284,21 +284,19 @@ def merge(
     stores: Sequence[str | Path],
     *,
     out: str | Path,
-    verify: bool = False,
     on_event: Callable[[Event], None] | None = None,
 ) -> Store:
     """Merge finished stores into one, or resume an interrupted merge.
 
     The files of the stores are linked, or copied to another file system; no token is read. The result is,
     byte for byte, what building the merged recipe anew gives: the sources of the first store, then of the
-    second, and so on. Provenance, ledgers and bad records stay per source.
+    second, and so on. Provenance, ledgers and bad records stay per source. Sizes of files, and checksums of
+    manifests and tables, are compared; `Store.verify` compares those of all files.
 
     Args:
         stores: folders of two or more stores with different sources, and with the same tokenizer, boundary
             tokens, special_tokens, seed, fractions of splits, and max_document_bytes.
         out: folder of the merged store: new, empty, or containing the same merge.
-        verify: compare the checksum of every file, which reads all of them; otherwise only the sizes of files
-            and the checksums of manifests and tables.
         on_event: called with every event of `packline.jobs.events`.
 
     Raises:
@@ -317,7 +315,7 @@ def merge(
     from packline.facade import Store
     from packline.jobs.merging import run_merge
 
-    run_merge(stores, out, verify=verify, on_event=on_event)
+    run_merge(stores, out, on_event=on_event)
     return Store(out)
 
 

@@ -22,7 +22,7 @@ from tests.faults.processes import processes_of
 from tests.jobs.builds import set_sizes_everywhere, start_build
 from tests.laws.reference import write_corpus
 
-MOST_SECONDS = 3.0
+MOST_SECONDS = 1.5
 """Longest time between a start and a kill."""
 EACH = 4
 """Kills of one store before it may finish."""

@@ -8,6 +8,7 @@ end of input: all are ended
 
 from __future__ import annotations
 
+import json
 import os
 import secrets
 import subprocess
@@ -86,6 +87,30 @@ def start_raylets() -> Iterator[Raylets]:
             process.stdin.close()
         process.wait(60)
         process.stdout.close()
+
+
+CHAT = """
+template = (
+    "{% for m in messages %}{% if m.role == 'assistant' %}{% generation %}{{ m.content }}{% endgeneration %}"
+    "{% else %}{{ m.content }}{% endif %}{% endfor %}"
+)
+packline.sft(given["inputs"], given["tokenizer"], out=given["out"], on=given["on"], workers=1,
+    eod="<|endoftext|>", chat_template=template)
+"""
+"""A program for `run_python`."""
+
+
+def run_python(program: str, given: dict[str, Any], environment: dict[str, str]) -> str:
+    """Output of a program in a process of its own, so that no test's process loads Ray."""
+    begin = "import json, sys\nimport packline\ngiven = json.loads(sys.argv[1])\n"
+    done = subprocess.run(
+        [sys.executable, "-c", begin + program, json.dumps(given)],
+        env={"PYTHONPATH": str(Path(packline.__file__).parents[1]), **os.environ, **environment},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 def _add(cluster: Any, cores: int) -> Any:

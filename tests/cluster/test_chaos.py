@@ -28,7 +28,7 @@ KILLS = int(os.environ.get("PACKLINE_KILLS", 2))
 
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory: pytest.TempPathFactory, documents: list[str]) -> Iterator[Path]:
-    with three_files(tmp_path_factory.mktemp("chaos"), documents, 60_000) as folder:
+    with three_files(tmp_path_factory.mktemp("chaos"), documents[::2], 30_000) as folder:
         yield folder
 
 

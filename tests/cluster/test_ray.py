@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
 from tests.cluster.chaos import three_files
-from tests.cluster.raylets import Raylets, start_raylets
+from tests.cluster.raylets import CHAT, Raylets, run_python, start_raylets
 from tests.faults.processes import kill_all, kill_one, processes_of
 from tests.jobs.builds import build, digests, start_build
 
@@ -32,9 +30,8 @@ PLAIN = {"engine": "tokenizers", "val_fraction": 0.1}
 
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory: pytest.TempPathFactory, documents: list[str]) -> Iterator[Path]:
-    """About 3 MB."""
-    many = [f"{number} {text}" for number in range(2) for text in documents]
-    with three_files(tmp_path_factory.mktemp("ray"), many, 75_000) as folder:
+    """About 1.5 MB."""
+    with three_files(tmp_path_factory.mktemp("ray"), documents, 40_000) as folder:
         yield folder
 
 
@@ -138,6 +135,7 @@ def test_a_worker_and_a_task_are_killed_and_a_node_is_lost_while_another_joins(
     assert digests(tmp_path / "store") == whole
 
 
+@pytest.mark.long(only=True)
 def test_two_drivers_build_one_store(start: Start, whole: dict[str, str], tmp_path: Path) -> None:
     drivers = [start(tmp_path / "store") for _ in range(2)]
     for driver in drivers:
@@ -145,17 +143,8 @@ def test_two_drivers_build_one_store(start: Start, whole: dict[str, str], tmp_pa
     assert digests(tmp_path / "store") == whole
 
 
-CHAT_AND_EXPORT = """
-import json, sys
-import packline
-given = json.loads(sys.argv[1])
+EXPORT_AND_ROWS = """
 folder, on = given["folder"], given["on"]
-template = (
-    "{% for m in messages %}{% if m.role == 'assistant' %}{% generation %}{{ m.content }}{% endgeneration %}"
-    "{% else %}{{ m.content }}{% endif %}{% endfor %}"
-)
-packline.sft(given["chats"], given["tokenizer"], out=f"{folder}/chat", on=on, workers=1,
-    eod="<|endoftext|>", chat_template=template)
 packline.export(given["store"], to="llmc", out=f"{folder}/data", on=on, workers=1, link="copy",
     options={"shard_tokens": 200_000})
 packline.write_rows(given["store"], out=f"{folder}/rows", on=on, workers=1, seq_len=512, seed=1)
@@ -175,22 +164,16 @@ def test_conversations_exports_rows_and_counts(
     found = []
     for on, environment in (("local", {}), ("ray", raylets.environment)):
         folder = tmp_path / on
-        given: dict[str, Any] = {
+        given = {
             "folder": str(folder),
             "on": on,
-            "chats": str(chats),
+            "inputs": str(chats),
             "tokenizer": str(tokenizer_json),
+            "out": f"{folder}/chat",
             "store": str(store.path),
         }
-        source = str(Path(packline.__file__).parents[1])
-        done = subprocess.run(
-            [sys.executable, "-c", CHAT_AND_EXPORT, msgspec.json.encode(given).decode()],
-            env={"PYTHONPATH": source, **os.environ, **environment},
-            capture_output=True,
-            text=True,
-        )
-        assert done.returncode == 0, done.stderr
-        found.append((digests(folder), done.stdout))
+        text = run_python(CHAT + EXPORT_AND_ROWS, given, environment)
+        found.append((digests(folder), text))
     assert found[0] == found[1]
     assert len(found[0][0]) > 8
 

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import importlib.util
-import os
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
-from tests.cluster.raylets import start_raylets
+from tests.cluster.raylets import CHAT, run_python, start_raylets
 from tests.jobs.builds import build, digests, set_sizes_everywhere, start_build
 from tests.laws.reference import write_corpus
 from tests.storage.servers import Bucket
@@ -25,22 +22,7 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed"),
 ]
-CHAT = """
-import json, sys
-import packline
-given = json.loads(sys.argv[1])
-template = (
-    "{% for m in messages %}{% if m.role == 'assistant' %}{% generation %}{{ m.content }}{% endgeneration %}"
-    "{% else %}{{ m.content }}{% endif %}{% endfor %}"
-)
-packline.sft(given["inputs"], given["tokenizer"], out=given["out"], on=given["on"], workers=1,
-    eod="<|endoftext|>", chat_template=template)
-"""
-
 EXPORT = """
-import json, sys
-import packline
-given = json.loads(sys.argv[1])
 packline.export(given["store"], to="megatron", out=given["out"], link="copy", on="ray", workers=1)
 """
 
@@ -103,15 +85,3 @@ def test_text_and_conversations(
         given = {"store": place, "out": bucket.place("out")}  # from the bucket into the bucket
         run_python(EXPORT, given, raylets.environment)
         assert fetched(given["out"], tmp_path / "data-copy") == digests(tmp_path / "data")
-
-
-def run_python(program: str, given: dict[str, Any], environment: dict[str, str]) -> None:
-    """Run a program in a process of its own."""
-    source = str(Path(packline.__file__).parents[1])
-    done = subprocess.run(
-        [sys.executable, "-c", program, msgspec.json.encode(given).decode()],
-        env={"PYTHONPATH": source, **os.environ, **environment},
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr

@@ -212,19 +212,6 @@ FOREIGN = [name for name in LAYOUTS if name != "baked"]
 """Layouts that need no packline.json."""
 
 
-@pytest.mark.parametrize("name", FOREIGN)
-def test_an_export_without_a_record_is_read(name: str, tmp_path: Path) -> None:
-    layout, (whole, _) = LAYOUTS[name], exported(name)
-    bare = link_copy(whole, tmp_path / "bare")
-    for own in (RECORD, "tokenizer.json"):
-        (bare / own).unlink()
-    report = check_dataset(
-        bare, layout.to, store_of(layout.store).path / "tokenizer", layout.foreign, eod=EOD
-    )
-    assert report.ok and any("checksums" in note for note in report.notes), report.problems
-    read(bare, layout, tmp_path / "back", eod=EOD, options=layout.foreign)
-
-
 @pytest.mark.long
 @pytest.mark.parametrize("name", FOREIGN)
 def test_damage_without_a_record_is_never_a_library_s_error(name: str, tmp_path: Path) -> None:

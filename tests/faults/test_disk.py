@@ -13,8 +13,7 @@ import pytest
 from tests.jobs.builds import build, digests, set_sizes_everywhere
 from tests.laws.reference import write_corpus
 
-from packline.errors import OutOfSpace, StoreBusy, StoreError
-from packline.jobs.folder import StoreFolder
+from packline.errors import OutOfSpace, StoreError
 
 
 @pytest.fixture
@@ -135,21 +134,3 @@ def test_a_file_in_place_of_the_folder_is_told(corpus: Path, tmp_path: Path, tok
     assert (tmp_path / "out").read_text() == "precious"
     with pytest.raises(StoreError, match="cannot write into"):
         build(tmp_path / "out/deeper", corpus, tokenizer_json)
-
-
-def test_an_empty_folder_and_one_that_is_not_there_will_do(
-    corpus: Path, tmp_path: Path, tokenizer_json: Path
-) -> None:
-    (tmp_path / "empty").mkdir()
-    for out in (tmp_path / "empty", tmp_path / "not/yet/there"):
-        assert len(build(out, corpus, tokenizer_json).documents) > 0
-
-
-def test_the_folder_belongs_to_one_build_at_a_time(
-    corpus: Path, tmp_path: Path, tokenizer_json: Path
-) -> None:
-    with StoreFolder(tmp_path / "out"):
-        with pytest.raises(StoreBusy, match="another build is writing into") as caught:
-            build(tmp_path / "out", corpus, tokenizer_json)
-        assert "wait for it" in caught.value.hint
-    build(tmp_path / "out", corpus, tokenizer_json)

@@ -73,8 +73,17 @@ def marks(store: Path, **rows: Any) -> list[str]:
     return [mark(batch) for batch in Loader(Store(store).rows(SEQ_LEN, **rows), **ORDER)]
 
 
-def receipts(out: Path) -> int:
-    return len(list(out.glob("receipts/*.json")))
+def wait_for(count: int, out: Path, process: subprocess.Popen[str]) -> None:
+    while len(list(out.glob("receipts/*.json"))) < count:
+        assert process.poll() is None
+        time.sleep(0.005)
+
+
+def kill_after(count: int, out: Path, process: subprocess.Popen[str]) -> None:
+    """Kill a build that has committed this number of units."""
+    wait_for(count, out, process)
+    kill_all(process.pid)
+    process.wait()
 
 
 @pytest.mark.parametrize(
@@ -98,12 +107,7 @@ def test_a_killed_build_is_reported_and_followed_again_when_it_is_resumed(
     tmp_path: Path, start: Callable[..., subprocess.Popen[str]]
 ) -> None:
     out = tmp_path / "out"
-    process = start(out)
-    while receipts(out) < 4:
-        assert process.poll() is None
-        time.sleep(0.005)
-    kill_all(process.pid)
-    process.wait()
+    kill_after(4, out, start(out))
     follower = follow(out, seq_len=SEQ_LEN, grace=0.2, **ORDER)
     found = []
     with pytest.raises(BuildStopped, match="no process is building"):
@@ -123,12 +127,7 @@ def test_one_follower_waits_for_a_resumed_build(
     tmp_path: Path, start: Callable[..., subprocess.Popen[str]]
 ) -> None:
     out = tmp_path / "out"
-    process = start(out)
-    while receipts(out) < 2:
-        assert process.poll() is None
-        time.sleep(0.005)
-    kill_all(process.pid)
-    process.wait()
+    kill_after(2, out, start(out))
     resumed: list[subprocess.Popen[str]] = []
 
     def resume(waiting: Any) -> None:
@@ -147,9 +146,7 @@ def test_a_build_that_fails_is_reported(
     last.write_bytes(last.read_bytes() + b'{"text": 7}\n')
     out = tmp_path / "out"
     process = start(out, strict=True)
-    while not receipts(out):
-        assert process.poll() is None
-        time.sleep(0.005)
+    wait_for(1, out, process)
     with pytest.raises(BuildStopped, match=r"step \d+ needs more than the first \d+ of"):
         list(follow(out, seq_len=SEQ_LEN, grace=1.0, **ORDER))
     assert process.wait() == 3

@@ -137,7 +137,7 @@ def test_a_line_beyond_the_limit_is_kept_whole_and_its_neighbours_too(
     assert store.manifest.ledger.rejected == {"too_large": 2}
 
 
-@pytest.mark.parametrize("engine", ["gigatoken", "fastokens", "auto"])
+@pytest.mark.parametrize("engine", ["gigatoken", "fastokens"])
 def test_a_million_equal_characters_take_seconds(
     engine: str, tmp_path: Path, tokenizer_json: Path, write_jsonl: Any
 ) -> None:
@@ -182,10 +182,7 @@ def test_a_file_that_goes_away_is_told(tmp_path: Path, tokenizer_json: Path) -> 
     ("content", "told"),
     [
         (b'{"a": 1}', "is no tokenizer: expected a model with a vocabulary, found a"),
-        (b"", "is not JSON"),
-        (b"[1, 2]", "expected an object, found a list"),
         (b"{nonsense", "is not JSON"),
-        (b"\x80\x04\x95", "is a pickled object"),
         (b'{"model": {"type": "BPE", "vocab": {"a": 0}}}', "leaves open what ends a document"),
     ],
 )

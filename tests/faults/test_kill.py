@@ -78,6 +78,11 @@ def receipts(out: Path) -> int:
     return len(list(out.glob("receipts/in-*.json")))
 
 
+def resumed(process: subprocess.Popen[str], out: Path, whole: dict[str, str]) -> None:
+    assert process.wait(60) == 0, text_of(process)
+    assert digests(out) == whole
+
+
 def is_slicing(out: Path) -> bool:
     """True in the midst of a file that is committed slice by slice."""
     names = [path.name for path in [*out.glob("receipts/*"), *out.glob(".packline/tmp/*/*")]]
@@ -123,8 +128,7 @@ def test_killed_at_random_instants_a_build_comes_to_the_same_bytes(
             assert digests(out) == whole, f"after {kills} kills"
             shutil.rmtree(out)
             builds += 1
-    assert start(out).wait() == 0
-    assert digests(out) == whole
+    resumed(start(out), out, whole)
     # Kills came in the midst of slices and while units were written, not before or after it all.
     assert slicing >= wanted / 10 and writing >= wanted / 3, (slicing, writing, builds)
 
@@ -149,9 +153,7 @@ def test_killed_in_the_midst_of_a_stream_it_goes_on(
         if kills == 2:
             break
     assert kills == 2
-    process = start(out)
-    assert process.wait() == 0, text_of(process)
-    assert digests(out) == whole
+    resumed(start(out), out, whole)
 
 
 @pytest.mark.long
@@ -210,8 +212,7 @@ def test_nobody_outlives_the_process_that_is_killed(
         assert (
             "WorkerDied" in message and "exit code -9" in message and "run the same command again" in message
         )
-    assert start(out).wait() == 0
-    assert digests(out) == whole
+    resumed(start(out), out, whole)
 
 
 def test_a_worker_that_is_killed_is_told_with_its_unit_and_costs_only_that(
@@ -228,8 +229,8 @@ def test_a_worker_that_is_killed_is_told_with_its_unit_and_costs_only_that(
     assert "lower --workers" in message and "Traceback" not in message
     assert not wait_until_gone(process.pid)
     done = receipts(out)
-    assert start(out).wait() == 0
-    assert digests(out) == whole and done >= 1
+    resumed(start(out), out, whole)
+    assert done >= 1
 
 
 def test_an_interruption_ends_all_and_the_build_goes_on_later(
@@ -242,8 +243,7 @@ def test_an_interruption_ends_all_and_the_build_goes_on_later(
     assert process.wait(60) != 0
     assert "KeyboardInterrupt" in text_of(process)
     assert not wait_until_gone(process.pid)
-    assert start(out).wait() == 0
-    assert digests(out) == whole
+    resumed(start(out), out, whole)
 
 
 def test_a_second_build_into_the_same_folder_is_refused_and_harms_nothing(

@@ -126,12 +126,8 @@ def test_an_export_that_another_slice_publishes_first_counts_if_it_is_the_same(
 
 
 def test_a_running_export_of_one_process_is_not_joined_by_slices(store: Store, tmp_path: Path) -> None:
-    held = Staging(tmp_path / "out").__enter__()
-    try:
-        with pytest.raises(StoreBusy):
-            export(store, tmp_path / "out", "rows", on=packline.Slice(0, 2))
-    finally:
-        held.close()
+    with Staging(tmp_path / "out"), pytest.raises(StoreBusy):
+        export(store, tmp_path / "out", "rows", on=packline.Slice(0, 2))
 
 
 def test_status_of_an_export_in_a_bucket(store: Store, bucket: Bucket) -> None:

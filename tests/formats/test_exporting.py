@@ -280,10 +280,8 @@ def test_what_is_there_is_never_overwritten(store: Store, tmp_path: Path) -> Non
 
 
 def test_two_exports_do_not_write_one_folder(store: Store, tmp_path: Path) -> None:
-    held = Staging(tmp_path / "out").__enter__()
-    with pytest.raises(StoreBusy, match="another export is writing"):
+    with Staging(tmp_path / "out"), pytest.raises(StoreBusy, match="another export is writing"):
         bake(store, tmp_path / "out")
-    held.close()
     bake(store, tmp_path / "out")
 
 

@@ -53,7 +53,7 @@ def test_killed_between_publishing_and_clearing_up_leaves_nothing_behind(
         "    if sys.argv[3] == 'False':\n"
         "        os.unlink(folder.work / 'export.json')\n"
         "    os.kill(os.getpid(), signal.SIGKILL)\n"
-        "work.WorkFolder.leave = killed\n"
+        "work.WorkFolder.clean = killed\n"
         "from packline.formats.export import run_export\n"
         "from packline.formats.choice import ExportChoice\n"
         f"settings = ExportChoice(**{msgspec.to_builtins(settings)})\n"

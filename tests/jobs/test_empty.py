@@ -84,14 +84,3 @@ def test_the_command_says_which_split_has_no_document(
     (warning,) = result(done)["warnings"]
     assert warning == "the split val has no documents: val_fraction is 1e-09 of 42 documents"
     assert result(run(*words, "--out", "half", "--val-fraction", "0.5", cwd=tmp_path))["warnings"] == []
-
-
-def test_the_command_fails_where_no_document_is_left(
-    tmp_path: Path, corpus: Path, tokenizer_json: Path
-) -> None:
-    recipe = tmp_path / "long.toml"
-    source = f"[[sources]]\ninputs = ['{corpus}']\nmin_chars = 100\n"
-    recipe.write_text(f"tokenizer = '{tokenizer_json}'\n{source}")
-    done = run("build", recipe, "--out", "out", cwd=tmp_path)
-    assert done.returncode == 1
-    assert "error: out has no documents (source" in done.stderr and "42 too short" in done.stderr

@@ -15,8 +15,11 @@ from tests.viewing.parsed import text_of
 import packline
 from packline.cli.dry_run import estimate_blocks
 from packline.errors import InputError, TokenizerError
+from packline.jobs import dry_run
 from packline.jobs.dry_run import Estimate
 from packline.jobs.events import Note
+from packline.jobs.text_build import load_encoder, prepare
+from packline.recipe import Recipe, RunOptions, Source
 from packline.viewing.page import Page
 
 EOD = "<|endoftext|>"
@@ -207,3 +210,22 @@ def test_times_are_a_range_and_rates_of_few_documents_are_left_out(
         Page("plan", tuple(estimate_blocks(shared))), 120
     )
     assert "ASCII: one 121 MB/s\n" in text and "other scripts: alone 1 MB/s" in text
+
+
+def test_a_file_that_cannot_be_read_adds_nothing_and_the_others_count_for_it(
+    tmp_path: Path, tokenizer_json: Path
+) -> None:
+    for name in "abcd":
+        (tmp_path / f"{name}.txt").write_text("one\ntwo\n\nthree\n")
+    source = Source(inputs=(str(tmp_path),), documents="line")
+    recipe = Recipe(sources=(source,), tokenizer=str(tokenizer_json))
+    work = prepare(recipe, RunOptions(engine="tokenizers"))
+    encoder = load_encoder(work)
+    (whole,) = dry_run.run_samples(work, encoder)
+    (tmp_path / "b.txt").unlink()
+    (sample,) = dry_run.run_samples(work, encoder)
+    assert (whole.whole[:2].tolist(), whole.problems) == ([16, 12], [])
+    assert sample.whole[:2].tolist() == [16, 12], "the missing file is taken to be like the others"
+    assert sample.ledger.documents == 9
+    (problem,) = sample.problems
+    assert problem.startswith(f"{tmp_path / 'b.txt'}: ")

@@ -19,7 +19,7 @@ from packline.fingerprint import hash_bytes
 from packline.jobs import work as work_module
 from packline.jobs.folder import StoreFolder
 from packline.jobs.identity import BuildIdentity, digest_inputs, input_differences
-from packline.jobs.receipts import CommittedReceipts, ReceiptMap
+from packline.jobs.receipts import CommittedReceipts
 from packline.recipe import Recipe, Source
 from packline.store.files import FileEntry
 from packline.store.ledger import Ledger
@@ -48,7 +48,7 @@ def files_of(folder: StoreFolder) -> set[str]:
     return found | {f"rejects/{path.name}" for path in folder.path.glob("rejects/*")}
 
 
-def receipts_of(folder: StoreFolder) -> ReceiptMap:
+def receipts_of(folder: StoreFolder) -> dict[str, Receipt]:
     committed = CommittedReceipts(folder.storage)
     committed.refresh()
     return committed.receipts
@@ -62,7 +62,6 @@ def listed(folder: StoreFolder) -> set[str]:
 
 STEPS: dict[str, Callable[[StoreFolder], None]] = {
     "commit": lambda folder: folder.commit(receipt_of(folder, "made-000001")),
-    "withdraw": lambda folder: folder.withdraw([receipts_of(folder)["made-000000"]]),
     "release": lambda folder: folder.release(),
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import subprocess
@@ -14,7 +15,7 @@ import pytest
 from tests.jobs.test_folder import IDENTITY, receipt_of, receipts_of
 
 from packline.errors import ResumeMismatch, StoreBusy, StoreError
-from packline.jobs import folder, work
+from packline.jobs import work
 from packline.jobs.folder import StoreFolder
 from packline.jobs.work import is_running
 from packline.storage.publication import WORK
@@ -30,7 +31,7 @@ def test_processes_share_a_build_and_leave_each_other_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(work, "ENDING_SECONDS", 0)
-    names = iter(["host-1", "host-2"])
+    names = iter(["host-1", "host-1", "host-2", "host-2", "host-3"])
     monkeypatch.setattr(work, "process_name", lambda: next(names))
     out = tmp_path / "out"
     with shared(out) as one:
@@ -45,8 +46,12 @@ def test_processes_share_a_build_and_leave_each_other_alone(
             for process in (one, two):  # a unit that is made twice
                 process.commit(receipt_of(process, "made-000001"))
             assert list(receipts_of(two)) == ["made-000001"]
+            receipt = receipt_of(two, "made-000001")
+            (two.tmp / "train-made-000001.bin").write_bytes(b"other")
+            with pytest.raises(StoreError, match=r"train-made-000001\.bin exists with another content"):
+                two.commit(receipt)
         assert one.alone() and is_running(out / WORK)
-        one.admit_others()
+        fcntl.flock(one.descriptor, fcntl.LOCK_SH)
     assert not is_running(out / WORK)
     with StoreFolder(out) as last:
         last.begin(IDENTITY, "{}")
@@ -86,18 +91,6 @@ def test_what_killed_slices_have_left_is_removed_by_the_next_and_only_that(tmp_p
             with suppress(ProcessLookupError):
                 os.killpg(one.pid, signal.SIGKILL)
             one.communicate(timeout=30)
-
-
-def test_other_bytes_of_a_unit_are_kept_and_stop_the_build(tmp_path: Path) -> None:
-    with shared(tmp_path / "out") as process:
-        process.begin(IDENTITY, "{}")
-        process.commit(receipt_of(process, "made-000001"))
-        receipt = receipt_of(process, "made-000001")
-        (process.tmp / "train-made-000001.bin").write_bytes(b"other")
-        with pytest.raises(StoreError, match=r"train-made-000001\.bin"):
-            process.commit(receipt)
-    (kept,) = (tmp_path / "out" / folder.DIFFERS).rglob("*.*")
-    assert kept.name == "train-made-000001.bin" and kept.read_bytes() == b"other"
 
 
 def test_a_build_of_other_versions_is_refused(tmp_path: Path) -> None:

@@ -14,39 +14,22 @@ from tests.jobs.builds import build, digests, rejects, set_sizes_everywhere
 from tests.laws.reference import write_corpus
 
 from packline.jobs.events import UnitDone
-from packline.jobs.lanes import DECOMPRESSING, ENCODING, MOST_LANES, count_lanes, with_lanes
+from packline.jobs.lanes import count_lanes, with_lanes
 from packline.jobs.plan import Unit
 from packline.sources.files import InputFile
 from packline.sources.reader import Span
-
-KINDS = [("gzip", "jsonl", "a.jsonl.gz"), ("zstd", "jsonl", "a.jsonl.zst"), ("", "text", "a.txt")]
 
 
 def file_of(compression: str, format: str, name: str) -> InputFile:
     return InputFile(0, 0, name, name, 1000, "", format, compression)  # type: ignore[arg-type]
 
 
-def seconds(compression: str, files: int, lanes: int, workers: int) -> float:
-    """Time for files of one size: each worker has lanes one after another."""
-    rounds = -(-files * lanes // workers)
-    return rounds * (1 / DECOMPRESSING[compression] + 1 / (lanes * ENCODING))
-
-
-@given(st.sampled_from(KINDS), st.integers(2, 64), st.integers(1, 100))
-def test_no_other_number_of_lanes_is_faster(kind: tuple[str, str, str], workers: int, files: int) -> None:
-    count = count_lanes(file_of(*kind), workers, files)
-    most = min(MOST_LANES[kind[0]], workers)
-    assert 1 <= count <= most
-    best = min(seconds(kind[0], files, lanes, workers) for lanes in range(1, most + 1))
-    assert seconds(kind[0], files, count, workers) == pytest.approx(best)
-    if files >= 2 * workers * most:
-        assert count == 1  # decompressing twice costs more than the last round
-
-
 def test_rows_have_one_lane_and_a_file_elsewhere_fewer() -> None:
     assert count_lanes(file_of("", "parquet", "a.parquet"), 64, 1) == 1
     near, far = (count_lanes(file_of("zstd", "jsonl", name), 64, 1) for name in ("a.zst", "s3://b/a.zst"))
     assert near == 8 and far == 4
+    file = file_of("zstd", "jsonl", "a.zst")
+    assert [count_lanes(file, 8, files) for files in (1, 3, 8, 9)] == [8, 2, 1, 1]
 
 
 @given(st.lists(st.booleans(), max_size=12), st.integers(0, 9))

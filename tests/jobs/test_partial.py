@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import itertools
+import random
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from tests.loading.replay import Replay
 
 from packline.errors import CorruptStore, StoreError
 from packline.jobs import partial
 from packline.jobs.partial import PARTIAL, ListedUnit, PublishedUnits, Publisher
-from packline.jobs.plan import Plan, read_plan
-from packline.jobs.receipts import CommittedReceipts
+from packline.jobs.plan import Plan, Unit, read_plan
+from packline.jobs.receipts import CommittedReceipts, DocumentOrder
 from packline.storage.local import LocalFolder
+from packline.store.manifest import StreamReceipt
 from packline.testing import make_store
 
 
@@ -126,3 +131,44 @@ def test_units_of_another_build_are_refused(replay: Replay) -> None:
     storage = LocalFolder(replay.folder)
     with pytest.raises(StoreError, match="was begun again, from another recipe"):
         PublishedUnits(storage, "0" * 12, lambda source, units: None).look()
+
+
+def make_units(shapes: list[int]) -> list[Unit]:
+    """A plan: 0 is a plain unit, another number a file of so many slices."""
+    return [Unit(f"a-{place:06d}", place, slice_bytes=int(slices > 0)) for place, slices in enumerate(shapes)]
+
+
+def names_of(shapes: list[int]) -> list[str]:
+    """Units and slices in document order."""
+    return [
+        f"a-{place:06d}-{number:06d}" if slices else f"a-{place:06d}"
+        for place, slices in enumerate(shapes)
+        for number in range(max(slices, 1))
+    ]
+
+
+@given(st.lists(st.integers(0, 3), min_size=1, max_size=8), st.randoms(use_true_random=False))
+def test_units_are_given_in_order_up_to_the_first_gap(shapes: list[int], order: random.Random) -> None:
+    names = names_of(shapes)
+    ends = [f"end a-{place:06d}" for place, slices in enumerate(shapes) if slices]
+    events = [*names, *ends]
+    order.shuffle(events)
+    there: set[str] = set()
+    streams: dict[str, StreamReceipt] = {}
+    walk, given_so_far = DocumentOrder(make_units(shapes), there, streams), list[str]()
+    for event in events:
+        if event.startswith("end "):
+            name = event.removeprefix("end ")
+            streams[name] = StreamReceipt("a", "a.txt", shapes[int(name.removeprefix("a-"))], "")
+        else:
+            there.add(event)
+        given_so_far += walk.advance()
+        # Counted anew: units without a gap, and none behind a file whose end is not known.
+        expected: list[str] = []
+        for place, slices in enumerate(shapes):
+            own = [name for name in names if name.startswith(f"a-{place:06d}")]
+            expected += list(itertools.takewhile(there.__contains__, own))
+            if not set(own) <= there or (slices and f"a-{place:06d}" not in streams):
+                break
+        assert given_so_far == expected
+    assert given_so_far == names and walk.unit is None

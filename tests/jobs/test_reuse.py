@@ -209,7 +209,7 @@ def test_of_equal_inputs_nothing_is_run(tmp_path: Path, corpus: Corpus) -> None:
     assert names and all((tmp_path / "new" / name).samefile(tmp_path / "old" / name) for name in names)
     planned = next(event for event in heard.events if type(event).__name__ == "BuildPlanned")
     finished = heard.events[-1]
-    assert planned.units_reused == finished.units_reused == heard.plan.units == finished.units
+    assert planned.units_done == heard.plan.units == finished.units
 
 
 @pytest.mark.parametrize("change", ["longer", "byte", "copied store"])
@@ -329,24 +329,6 @@ def test_a_store_that_disappears_meanwhile_costs_time_only(tmp_path: Path, corpu
     built(tmp_path / "new", corpus, reuse=tmp_path / "old", on_event=hear)
     check_new(tmp_path, corpus)
     assert sum(isinstance(event, Note) and "again" in event.text for event in events) > 1
-
-
-def test_another_file_system_is_copied_from(
-    tmp_path: Path, corpus: Corpus, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    link = os.link
-
-    def refuse(source: Any, target: Any, **options: Any) -> None:
-        if Path(source).is_relative_to(tmp_path / "old"):
-            raise OSError(errno.EXDEV, "another file system")
-        link(source, target, **options)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "link", refuse)
-        heard = Heard(tmp_path, corpus)
-    assert heard.run == []
-    name = next((tmp_path / "old").glob("*.bin")).name
-    assert not (tmp_path / "new" / name).samefile(tmp_path / "old" / name)
 
 
 def test_a_full_disk_keeps_what_is_committed(

@@ -18,7 +18,7 @@ from tests.storage.servers import Bucket
 import packline
 from packline.errors import RecipeError, ResumeMismatch, UnitsLeft
 from packline.jobs.build_job import run_build
-from packline.jobs.engine import SliceShares
+from packline.jobs.engine import common_order, units_of_slice
 from packline.jobs.events import Event, UnitDone
 from packline.jobs.folder import StoreFolder
 from packline.jobs.machines import Slice, parse_slice
@@ -29,26 +29,20 @@ from packline.recipe import Recipe, RunOptions, Source
 from packline.storage.places import open_storage
 
 
-@given(st.integers(0, 200), st.integers(1, 12))
-def test_every_unit_belongs_to_one_slice_and_slices_are_even(units: int, count: int) -> None:
-    shares = [SliceShares(units, Slice(number, count)) for number in range(count)]
-    owned = np.array([[share.owns(number) for number in range(units)] for share in shares])
-    assert (owned.sum(axis=0) == 1).all()
-    assert np.ptp(owned.sum(axis=1)) <= 1
-
-
 @given(st.integers(1, 60), st.integers(1, 8), st.data())
-def test_helping_covers_all_units_but_streams(units: int, count: int, data: st.DataObject) -> None:
-    left = data.draw(st.lists(st.integers(0, units - 1), unique=True))
-    planned = [Unit(f"{number}", number, slice_bytes=int(number % 7 == 3)) for number in left]
-    slices = [SliceShares(units, Slice(number, count)) for number in range(count)]
-    plain = sorted(number for number in left if number % 7 != 3)
-    for share in slices:
-        assert sorted(unit.number for unit in share.help(planned)) == plain
-        assert {unit.number for unit in share.own(planned)} == {
-            number for number in left if share.owns(number)
-        }
-    begins = {share.help(planned)[0].number for share in slices if plain}
+def test_each_unit_is_of_one_slice_slices_are_even_and_help_with_all_but_streams(
+    units: int, count: int, data: st.DataObject
+) -> None:
+    places, slices = common_order(units), [Slice(number, count) for number in range(count)]
+    planned = [Unit(f"{number}", number, slice_bytes=int(number % 7 == 3)) for number in range(units)]
+    owned = [units_of_slice(planned, places, slice)[0] for slice in slices]
+    assert sorted(unit.number for own in owned for unit in own) == list(range(units))
+    assert np.ptp([len(own) for own in owned]) <= 1
+    left = data.draw(st.lists(st.sampled_from(planned), unique=True))
+    helped = [units_of_slice(left, places, slice)[1] for slice in slices]
+    plain = {unit for unit in left if not unit.slice_bytes}
+    assert all(len(others) == len(plain) and set(others) == plain for others in helped)
+    begins = {others[0] for others in helped if plain}
     assert len(begins) == min(count, len(plain)), "slices do not help with the same unit first"
 
 

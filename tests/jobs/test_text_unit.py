@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,10 +15,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from packline.encoders.special_tokens import Boundary, BytesCounter
-from packline.errors import BadRecord, OutOfSpace
+from packline.errors import OutOfSpace
 from packline.jobs.plan import Unit
 from packline.jobs.text_build import TextBuild
-from packline.jobs.text_unit import EMPTY, KEEP, SPECIAL, TOO_LONG, TOO_SHORT, TextRunner, UnitRun, judge
+from packline.jobs.text_unit import EMPTY, KEEP, SPECIAL, TOO_LONG, TOO_SHORT, TextRunner, judge
 from packline.ragged import Ragged, offsets_of
 from packline.recipe import Recipe, RunOptions, Source
 from packline.sources.batch import Batch, Reject, Texts
@@ -54,10 +53,6 @@ def runner_of(folder: Path, *, strict: bool = False, **source: Any) -> TextRunne
     return runner
 
 
-def unit_run(folder: Path, **settings: Any) -> UnitRun:
-    return UnitRun(runner_of(folder, **settings), Unit("000000"), "000000", lambda *_: None)
-
-
 @given(TEXTS, st.integers(0, 3), st.none() | st.integers(3, 5), st.booleans())
 def test_a_document_is_kept_or_left_out_for_the_first_reason(
     texts: list[str], shortest: int, longest: int | None, reject: bool
@@ -77,16 +72,6 @@ def test_a_document_is_kept_or_left_out_for_the_first_reason(
 
     assert verdicts.tolist() == list(map(verdict, texts))
     assert specials.tolist() == [text.count("<s>") for text in texts]
-
-
-@given(st.permutations([30, 10, 20]))
-def test_a_strict_build_stops_at_the_first_bad_record_of_the_file(places: list[int]) -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        unit = unit_run(Path(folder), strict=True)
-        rejects = [Reject(0, place, "malformed_json", "cut off", b"{") for place in places]
-        with pytest.raises(BadRecord, match=r"^a.jsonl at 10: malformed_json: cut off\n"):
-            unit.take(Batch(0, Texts.of([]), np.empty(0, np.int64), rejects=rejects))
-        unit.abandon()
 
 
 def test_a_unit_that_fails_leaves_no_file_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,7 +21,7 @@ from tests.laws.reference import write_corpus
 import packline
 from packline.errors import RecipeError, ResumeMismatch
 from packline.jobs.val_documents import share_below
-from packline.recipe import Recipe, Source, check_recipe
+from packline.recipe import Recipe, Source
 from packline.store.verify import verify
 from packline.vocabulary.texts import TrainingTexts
 
@@ -125,19 +125,6 @@ def test_a_resumed_build_keeps_its_choice_and_refuses_inputs_with_another(
         else:
             build(out, tmp_path / "in", tokenizer_json, val_documents=10)
             assert digests(out) == digests(tmp_path / "straight")
-
-
-@pytest.mark.parametrize(
-    ("settings", "said"),
-    [
-        ({"val_documents": 0}, "expected at least 1"),
-        ({"val_documents": 5, "val_fraction": 0.1}, "two sizes of one split"),
-        ({"val_documents": 5, "limit_tokens": 10}, "expected one of them"),
-    ],
-)
-def test_settings_that_contradict_are_refused(settings: dict[str, Any], said: str) -> None:
-    with pytest.raises(RecipeError, match=said):
-        check_recipe(Recipe(sources=(Source(inputs=("a",)),), tokenizer="t", **settings))
 
 
 def test_more_than_there_are_and_a_training_are_refused(

@@ -157,16 +157,12 @@ class _ChatBuild(NumberedStoreJob[Receipt, Imported]):
             self.tell(Note(f"conversations of several turns may be refused: {self._doubt}{hint}"))
         return super().finished()
 
-    def unproven(self, suspects: set[int]) -> dict[str, int]:
-        """Repetitions of units that are not committed, which alone have a checksum of what both read."""
-        units = list(zip((unit.name for unit in self.units), self.work.parts, strict=True))
-        first = {(part.file, part.start) for name, part in units if not part.turn and name in self.receipts}
-        return {
-            name: part.file
-            for name, part in units
-            if part.turn and part.file in suspects and name in self.receipts
-            if (part.file, part.start) not in first
-        }
+    def unproven(self) -> set[int]:
+        """Files of repetitions, where the first unit, which has a checksum of what both read, is missing."""
+        units = [(unit.name, part) for unit, part in zip(self.units, self.work.parts, strict=True)]
+        done = [part for name, part in units if name in self.receipts]
+        first = {(part.file, part.start) for part in done if not part.turn}
+        return {part.file for part in done if part.turn and (part.file, part.start) not in first}
 
     def opening(self) -> ConversationBuild:
         """Settings of the units."""

@@ -233,7 +233,7 @@ def _run(arguments: list[str]) -> int:
 @contextlib.contextmanager
 def resumable(kept: Callable[[], str]) -> Iterator[None]:
     """Let the job that runs meanwhile record how to resume it, and an interruption say what is kept."""
-    from packline.jobs.run_records import Command, Resuming
+    from packline.jobs.work import Command, Resuming
     from packline.storage.places import without_secrets
 
     words = list(map(without_secrets, shlex.split(command_line())))

@@ -6,7 +6,6 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from packline.cli.arguments import MAIN, option
 from packline.cli.main import resumable
 from packline.cli.output import Facts, output
 from packline.jobs.events import Event, Note
@@ -21,9 +20,6 @@ def merge(
     out: Annotated[
         str, Parameter(help="Output folder: new, empty, or with this merge unfinished.", alias="-o")
     ],
-    verify: Annotated[
-        bool, option("Compare the checksums of all files, which reads them. Default: sizes.", MAIN)
-    ] = False,
 ) -> int:
     """Combine several stores into one, by hard links.
 
@@ -31,13 +27,12 @@ def merge(
     are hard links, or copies on another disk; no token is read. The result is what
     one build of all the sources gives, byte for byte, with the sources of the first
     store first. Checked are all settings, the sizes of all files and the checksums
-    of manifests and tables; with --verify the checksums of all files, which reads
-    them. After an interruption the same command resumes.
+    of manifests and tables. After an interruption the same command resumes.
 
     Examples:
 
       packline merge books web --out both
-      packline merge monday tuesday wednesday --out week --verify
+      packline merge monday tuesday wednesday --out week
 
     Exit codes: 0 done, 1 error, 2 wrong usage, 129, 130 or 143 interrupted.
     """
@@ -49,7 +44,7 @@ def merge(
             output.note(event.text)
 
     with resumable(lambda: "the units that are linked are kept"):
-        merged = run_merge(stores, out, verify=verify, on_event=hear)
+        merged = run_merge(stores, out, on_event=hear)
     output.facts(_facts(merged, stores, out))
     manifest = merged.manifest
     return output.result(
@@ -64,7 +59,6 @@ def merge(
         store_bytes=manifest.store_bytes,
         linked_bytes=merged.linked_bytes,
         copied_bytes=merged.copied_bytes,
-        verified=merged.verified,
         seconds=merged.seconds,
         notes=notes,
     )
@@ -76,7 +70,7 @@ def _facts(merged: Merged, stores: list[str], out: str) -> Facts:
     shared = f"{size(merged.linked_bytes)} linked"
     if merged.copied_bytes:
         shared += f", {size(merged.copied_bytes)} copied"
-    checked = "all checksums" if merged.verified else "sizes of all files, checksums of manifests and tables"
+    checked = "sizes of all files, checksums of manifests and tables"
     done = f"{shared}, {duration(merged.seconds)}"
     if merged.nothing_to_do:
         done, checked = "nothing to do: the store is complete", "settings, manifests and tables"
@@ -86,5 +80,5 @@ def _facts(merged: Merged, stores: list[str], out: str) -> Facts:
         "merged": ", ".join(stores),
         "done": (done, "good"),
         "checked": checked,
-        "check it": "" if merged.verified else f"packline verify {out}",
+        "check it": f"packline verify {out}",
     }

@@ -184,7 +184,7 @@ def watch(
 
     Yields its tally, and the function that receives its events.
     """
-    tally, describe = Tally(), plan or plan_lines
+    tally = Tally()
     with resumable(tally.kept), output.progress() as show:
         show(*tally.state())
 
@@ -193,7 +193,7 @@ def watch(
             lines: list[Line] = []
             match event:
                 case Planned():
-                    lines = describe(event)
+                    lines = plan(event) if plan else plan_lines(event, tally.reuse)
                 case ReusePlanned():
                     lines = reuse_lines(event)
                 case EnginesTried():
@@ -211,7 +211,7 @@ def engines_used(tried: EnginesTried) -> str:
     return f"{' and '.join(tried.used)}: {tried.reason}"
 
 
-def plan_lines(planned: Planned) -> list[Line]:
+def plan_lines(planned: Planned, reuse: ReusePlanned | None = None) -> list[Line]:
     """Lines on the plan of a build, or of an import."""
     if isinstance(planned, ImportPlanned):
         known = [
@@ -226,10 +226,11 @@ def plan_lines(planned: Planned) -> list[Line]:
     expected = sum(planned.sources.values())
     units = units_of(planned.units, is_exact=planned.is_exact)
     work = f"{plural(planned.files, 'file')}, about {size(expected)} of text, {units}"
-    if earlier := planned.units_done - planned.units_reused:
+    reused = 0 if reuse is None else reuse.units
+    if earlier := planned.units_done - reused:
         work += f", {earlier:,} of them done by an earlier run"
-    if planned.units_reused:
-        work += f", {planned.units_reused:,} of them reused"
+    if reused:
+        work += f", {reused:,} of them reused"
     facts: Facts = {
         "inputs": work,
         "tokenizer": f"{short_name(planned.tokenizer)}, {planned.vocab_size:,} tokens as {planned.dtype}, "

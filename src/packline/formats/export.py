@@ -70,7 +70,7 @@ class PartSettings(Opening, msgspec.Struct, kw_only=True, dict=True):
         return ExportRunner(self, self.__dict__.pop("view", None))
 
     def left(self, units: Sequence[Unit]) -> Sequence[Unit]:
-        there = set(Staging(self.out).receipt_names())
+        there = Staging(self.out).receipt_names()
         return [unit for unit in units if f"{unit.number:06d}" not in there]
 
 

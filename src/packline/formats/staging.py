@@ -92,7 +92,7 @@ class Staging(WorkFolder[ExportIdentity]):
 
     def kept(self, parts: Sequence[ExportPart]) -> dict[str, PartReceipt]:
         """Receipts of finished parts by now, by name: those whose files are there, each of its size."""
-        names = set(self.receipt_names())
+        names = self.receipt_names()
         numbers = [number for number in range(len(parts)) if f"{number:06d}" in names]
         if not numbers:
             return {}
@@ -129,7 +129,7 @@ class Staging(WorkFolder[ExportIdentity]):
         files = {name: self.tmp / name for name in names}
         self.storage.put_files({name: path for name, path in files.items() if path.exists()})
 
-    def close(self) -> None:
+    def __exit__(self, *error: object) -> None:
         """Release the folder; nothing is left of an export that has written nothing."""
         try:
             if self.descriptor >= 0 and self.local is not None and self.alone() and not self.files():
@@ -137,7 +137,7 @@ class Staging(WorkFolder[ExportIdentity]):
                 with contextlib.suppress(OSError):
                     self.path.rmdir()
         finally:
-            super().close()
+            super().__exit__(*error)
 
 
 def refuse_another(place: str | Path, old: ExportIdentity, new: ExportIdentity) -> None:

@@ -1,8 +1,4 @@
-"""The job behind `packline.build`: text to tokens.
-
-All refusals come before work, the cheapest checks first: settings, inputs, tokenizer, boundary tokens,
-folder.
-"""
+"""The job behind `packline.build`: text to tokens. All refusals come before work, the cheapest first."""
 
 from __future__ import annotations
 
@@ -20,7 +16,6 @@ from packline.fingerprint import Hasher
 from packline.jobs.engine import run_job
 from packline.jobs.events import (
     BuildPlanned,
-    EnginesTried,
     Event,
     Finished,
     Note,
@@ -33,10 +28,7 @@ from packline.jobs.lanes import with_lanes
 from packline.jobs.limits import LimitedRun
 from packline.jobs.machines import On
 from packline.jobs.plan import Unit, count_units
-from packline.jobs.resources import (
-    count_workers,
-    free_disk,
-)
+from packline.jobs.resources import count_workers, free_disk
 from packline.jobs.store_job import StoreJob
 from packline.jobs.text_build import TextBuild, prepare
 from packline.jobs.text_unit import BuildInfo, BuildResult, Built
@@ -49,10 +41,6 @@ from packline.store.ledger import totals_by_source
 from packline.store.manifest import WHOLE_STREAM, InputPiece, Manifest, split_warnings
 from packline.store.naming import planned_name
 
-UNDECODED = (
-    "{} of the documents that were decoded did not give their very text back, with ids equal to the"
-    " reference's: this tokenizer does not keep every character"
-)
 IN_FLIGHT = 2
 """Units of a worker whose files are on its disk: one is uploaded while the next is made."""
 BYTES_A_TOKEN = 3.5
@@ -68,16 +56,12 @@ def run_build(
     reuse: str | Path | None = None,
     on: On = "local",
 ) -> Finished:
-    """Build a store and return the result.
+    """Build a store and return the result; run again after an error, it resumes from the committed units.
 
     Args:
         on_event: called with every event, in this thread.
         started: start of all time measurements, on the monotonic clock; by default now.
-        reuse: folder of an earlier store to take units from (`reuse`).
-        on: where the units run.
-
-    Raises:
-        PacklineError: the build stopped; running it again resumes from the committed units.
+        reuse: folder of an earlier store to take units from.
     """
     return run_job(make_build(recipe, out, options, started, reuse, on), on_event, on=on)
 
@@ -90,41 +74,23 @@ def make_build(
     reuse: str | Path | None = None,
     on: On = "local",
 ) -> BuildJob:
-    """The job of a build; see `run_build`."""
     refuse_name(str(out))
     began = time.monotonic() if started is None else started
     if reuse is None:
-        return BuildJob(recipe, str(out), options, began, on=on)
+        return BuildJob(recipe, str(out), options, began, on)
     from packline.jobs.reuse import ReusingBuild
 
-    job = ReusingBuild(recipe, str(out), options, began, on=on)
+    job = ReusingBuild(recipe, str(out), options, began, on)
     job.take_from(str(reuse))
     return job
 
 
 class BuildJob(StoreJob[BuildResult, Finished]):
-    """One build; made, it has checked settings, inputs and tokenizer.
-
-    Args:
-        started: start of all time measurements, on the monotonic clock.
-        on: where the units run.
-    """
-
-    units_reused = 0
-    """Number of units that were taken over from an earlier store (`reuse`)."""
     hint_of_other = (
         "a finished store does not change: another --out with --reuse OLD takes over what is equal"
     )
 
-    def __init__(
-        self,
-        recipe: Recipe,
-        out: str,
-        options: RunOptions,
-        started: float,
-        *,
-        on: On = "local",
-    ) -> None:
+    def __init__(self, recipe: Recipe, out: str, options: RunOptions, started: float, on: On) -> None:
         if on != "local":
             refuse_limits(recipe)
         self.work = work = prepare(recipe, options, here=on == "local")
@@ -156,20 +122,13 @@ class BuildJob(StoreJob[BuildResult, Finished]):
             self.work.recipe = msgspec.structs.replace(self.work.recipe, **fraction)
         return None
 
-    def unproven(self, suspects: set[int]) -> dict[str, int]:
-        """Slices of files that were not read to their end, and units that a limit has ended."""
-        found: dict[str, int] = {}
-        places = {unit.name: unit for unit in self.units}
+    def unproven(self) -> set[int]:
+        """Files that were not read to their end: slice by slice, or by units that a limit has ended."""
+        found, planned = set(), {unit.name: unit for unit in self.units}
         for name, receipt in self.receipts.items():
-            unit = places[planned_name(name)]
-            if unit.slice_bytes:
-                proven = unit.name in self.streams
-                file = unit.spans[0].file
-            else:
-                proven = len(receipt.inputs) == len(unit.spans)
-                file = unit.spans[min(len(receipt.inputs), len(unit.spans) - 1)].file
-            if not proven and file in suspects:
-                found[name] = file
+            unit, pieces = planned[planned_name(name)], len(receipt.inputs)
+            if unit.name not in self.streams if unit.slice_bytes else pieces < len(unit.spans):
+                found.add(unit.spans[pieces].file)
         return found
 
     def checksum(self, file: InputFile, piece: InputPiece) -> str:
@@ -184,12 +143,11 @@ class BuildJob(StoreJob[BuildResult, Finished]):
         return str(hasher.hexdigest())
 
     def workers(self, units: int) -> int:
-        """Number of processes; 0: this one."""
         return count_workers(self.work.options)[0]
 
     def announce(self, todo: Sequence[Unit], workers: int) -> None:
-        """Report the plan, inputs that do not look like text, and a disk that may be too small."""
-        work, expected = self.work, self.work.source_bytes
+        work = self.work
+        done = ((receipt.source, receipt.ledger) for receipt in self.receipts.values())
         self._total, is_exact = count_units(self.plan, self.streams)
         sliced = (unit for unit in self.plan.units if unit.slice_bytes and unit.name not in self.streams)
         self._expected = {unit.name: unit.receipts for unit in sliced}
@@ -198,18 +156,10 @@ class BuildJob(StoreJob[BuildResult, Finished]):
             is_exact=is_exact,
             units_done=len(self.receipts),
             workers=workers,
-            files=len(self.files),
-            tokenizer=self.tokenizer.name,
-            vocab_size=self.tokenizer.vocab_size,
-            eod=self.boundary.eod,
-            eod_id=self.boundary.eod_id,
-            dtype=self.dtype,
-            sources=expected,
-            sources_done=totals_by_source(
-                work.names, ((receipt.source, receipt.ledger) for receipt in self.receipts.values())
-            ),
+            sources=work.source_bytes,
+            sources_done=totals_by_source(work.names, done),
             seconds=time.monotonic() - self._started,
-            units_reused=self.units_reused,
+            **self.facts(),
         )
         self.tell(planned)
         for line in not_text_notes(self.files, work.names):
@@ -227,7 +177,6 @@ class BuildJob(StoreJob[BuildResult, Finished]):
             self.tell(Note(f"the {what} may need {room}"))
 
     def opening(self) -> TextBuild:
-        """The build without its units, which workers get one by one."""
         given: dict[str, Any] = {"workers": self.given_workers, "memory_bytes": self.given_memory}
         scratch = str(self.folder.tmp) if is_limited(self.recipe) else ""
         return msgspec.structs.replace(
@@ -243,9 +192,8 @@ class BuildJob(StoreJob[BuildResult, Finished]):
     def run(self, session: Session, units: Sequence[Unit]) -> None:
         """Run units: files that cannot be cut in lanes, and up to the limits if there are any."""
         if self._info is None:
-            self._info = found = session.info()
-            assert found is not None
-            self.tell(EnginesTried(found.reports, list(found.names), found.reason))
+            self._info = session.info()
+            self.tell(self._info.tried)
         if is_limited(self.recipe):
             LimitedRun(self, session).run()
             return
@@ -254,14 +202,12 @@ class BuildJob(StoreJob[BuildResult, Finished]):
         session.run(units, self.on_progress, self.take)
 
     def on_progress(self, event: Event) -> None:
-        """Pass on an event, and add up the text of this run."""
         if isinstance(event, Progress):
             self._first_progress = self._first_progress or time.monotonic()
             self._run_bytes += event.text_bytes
         self.tell(event)
 
     def take(self, name: str, result: BuildResult) -> None:
-        """Record a receipt and measurements."""
         if isinstance(result, Built):
             receipt = result.receipt
             self.committed.add(receipt.unit, receipt)
@@ -274,15 +220,15 @@ class BuildJob(StoreJob[BuildResult, Finished]):
         self.publisher.publish_when_due()
 
     def round_trip(self) -> RoundTrip:
-        """Exactness with which ids of the tokenizer decode to the text."""
         assert self._info is not None
         return self._info.round_trip
 
     def done(self, manifest: Manifest, *, nothing_to_do: bool = False) -> Finished:
-        """Summary of the build."""
         last, engine_bytes = self._last.values(), Counter[str]()
         if undecoded := sum(one.undecoded for one in last):
-            self.tell(Note(UNDECODED.format(undecoded)))
+            what = f"{undecoded} of the documents that were decoded did not give their very text back"
+            why = "with ids equal to the reference's: this tokenizer does not keep every character"
+            self.tell(Note(f"{what}, {why}"))
         for one in last:
             engine_bytes.update(one.engine_bytes)
         # Clocks of other machines are not comparable with this one's.
@@ -292,7 +238,6 @@ class BuildJob(StoreJob[BuildResult, Finished]):
             manifest.sources,
             len(manifest.shards),
             manifest.unit_count,
-            manifest.unit_count if nothing_to_do else 0,
             manifest.store_bytes,
             time.monotonic() - self._started,
             max(first - self._started, 0.0) if first else 0.0,
@@ -302,7 +247,6 @@ class BuildJob(StoreJob[BuildResult, Finished]):
             dict(engine_bytes),
             nothing_to_do,
             split_warnings(manifest),
-            self.units_reused,
         )
         self.tell(finished)
         return finished

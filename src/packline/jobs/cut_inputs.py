@@ -3,12 +3,10 @@
     a unit    spans of one or many files: a range of a large file, or many small files together
               one file that cannot be cut; its reader commits it slice by slice
 
-A unit has 4 to 256 MiB of text, more the more text of its source is before it: small enough to keep all cores
-busy and to lose little work to an interruption, large enough to keep the number of shards low.
-
-Units are also what a later build reuses, so a change leaves the units around it as they are: only what is
-before a file decides its size of units; a file is cut at multiples of that size; and groups of small files
-end before the file with the smallest hashed name in a window, so after a few groups they end as before.
+A unit has 4 to 256 MiB of text, more the more text of its source is before it. Units are also what a later
+build reuses, so a change leaves the units around it as they are: only what is before a file decides its size
+of units; a file is cut at multiples of that size; and groups of small files end before the file with the
+smallest hashed name in a window, so after a few groups they end as before.
 """
 
 from __future__ import annotations
@@ -20,10 +18,7 @@ from typing import NamedTuple
 
 from packline.fingerprint import hash_bytes
 from packline.jobs.plan import Unit
-from packline.recipe import (
-    Recipe,
-    Source,
-)
+from packline.recipe import Recipe, Source
 from packline.sources.files import InputFile
 from packline.sources.listing import map_files
 from packline.sources.reader import Span
@@ -37,16 +32,10 @@ LARGEST_SLICE = 64 << 20
 """Maximum bytes of a slice: a file has few of them, and several workers may take turns."""
 COMPRESSION_GUESS = 4
 FILES_A_UNIT = 4096
-HELD_FILES = 2 * FILES_A_UNIT
-"""Small files that are held before groups of them are formed."""
 
 
 def target_bytes(before: int) -> int:
-    """Size of a unit with this number of bytes of text of its source before it.
-
-    >>> target_bytes(0) >> 20, target_bytes(1 << 30) >> 20, target_bytes(1 << 40) >> 20
-    (4, 16, 256)
-    """
+    """Size of a unit with this number of bytes of text of its source before it."""
     for below, size in UNIT_BYTES:
         if before < below:
             return size
@@ -54,13 +43,11 @@ def target_bytes(before: int) -> int:
 
 
 def expected_text(file: InputFile) -> int:
-    """Bytes of text of a file, as far as known by its size."""
     packed = bool(file.compression) or file.format == "parquet"
     return file.size * COMPRESSION_GUESS if packed else file.size
 
 
 def is_one_document(file: InputFile, source: Source) -> bool:
-    """True for a text file that is one document."""
     return file.format == "text" and source.documents == "file"
 
 
@@ -107,11 +94,10 @@ def _work_of(source: Source, sized: Iterable[tuple[InputFile, _Size]]) -> Iterat
         whole = (Span(file.index, 0, size.end),)
         if size.text < target // 4:
             small.append(_SmallFile(whole[0], size.text, before, hash_bytes(file.name.encode())))
-            if len(small) >= HELD_FILES:
-                yield from _group_small(small, more=True)
             before += size.text
             continue
         yield from _group_small(small)
+        small.clear()
         if file.format == "json" or is_one_document(file, source):  # no reader can cut it
             yield whole, size.text, 0
         elif _must_slice(file, source, size, target):
@@ -129,41 +115,34 @@ def _work_of(source: Source, sized: Iterable[tuple[InputFile, _Size]]) -> Iterat
     yield from _group_small(small)
 
 
-def _group_small(small: list[_SmallFile], *, more: bool = False) -> Iterator[Work]:
-    """Take units of small files; with `more`, a group that ends with the last file is not certain yet."""
-    while small:
-        stop = _end_of_group(small)
-        if more and stop == len(small):
-            return
-        group, small[:stop] = small[:stop], []
+def _group_small(small: Sequence[_SmallFile]) -> Iterator[Work]:
+    start = 0
+    while start < len(small):
+        stop = _end_of_group(small, start)
+        group, start = small[start:stop], stop
         yield tuple(file.span for file in group), sum(file.text for file in group), 0
 
 
-def _end_of_group(small: Sequence[_SmallFile]) -> int:
-    """End of the group that begins with the first file.
+def _end_of_group(small: Sequence[_SmallFile], start: int) -> int:
+    """End of the group that begins with a file.
 
     Once a group has a quarter of the target, each file that it still has room for may begin the next; the one
     with the smallest hashed name does. Two plans that begin a group at different files therefore soon agree
     on one that begins another. Every file counts as 1/4096 of the target at least, which bounds their number.
     """
-    target = target_bytes(small[0].before)
+    target = target_bytes(small[start].before)
     least, held, best = target // FILES_A_UNIT, 0, 0
-    for place in range(1, len(small) + 1):
+    for place in range(start + 1, len(small) + 1):
         held += max(small[place - 1].text, least)
         if held > target:
-            return best or max(place - 1, 1)
+            return best or max(place - 1, start + 1)
         if 4 * held >= target and place < len(small):
             best = place if not best or small[place].hashed < small[best].hashed else best
     return len(small)
 
 
 def _cuts(end: int, before: int) -> list[int]:
-    """Places at which a file is cut: multiples of the target; a rest below half of it joins the piece before.
-
-    Args:
-        end: size of the file.
-        before: bytes of text of the source before the file.
-    """
+    """Places at which a file is cut: multiples of the target; a rest below half of it is not cut off."""
     cuts = [0]
     while True:
         target = target_bytes(before + cuts[-1])

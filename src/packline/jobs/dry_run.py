@@ -1,11 +1,9 @@
 """Dry run of a build on a sample, and the estimate made from it: documents, tokens, time, disk, memory.
 
-The units are those of the build's plan in small: ranges of a few files, run as in a build and written to a
-temporary folder, so filters, templates and bad records count as they will. The rest of a sampled file is
-taken to be like the range that was read, and other files like those that were sampled.
-
-Engines cache words, so the sample is run several times: `seconds_cold` is at the rate of the first run, which
-is as slow as the beginning of a build, `seconds` at that of the last.
+Ranges of a few files are run as in a build and written to a temporary folder, so filters, templates and bad
+records count as they will. The rest of a sampled file is taken to be like the range that was read, and other
+files like those that were sampled. Engines cache words, so the sample is run several times: `seconds_cold` is
+at the rate of the first run, `seconds` at that of the last.
 """
 
 from __future__ import annotations
@@ -22,7 +20,7 @@ import msgspec
 import numpy as np
 
 from packline.encoders import EngineReport
-from packline.encoders.encoder import SCRIPTS, Encoder, script_of
+from packline.encoders.encoder import Encoder
 from packline.errors import PacklineError
 from packline.fingerprint import Hasher
 from packline.jobs.cut_inputs import expected_text, is_one_document
@@ -34,7 +32,7 @@ from packline.recipe import Recipe, RunOptions, Source
 from packline.sources.batch import Batch, Texts
 from packline.sources.compression import DecompressedStream
 from packline.sources.files import InputFile, not_text_notes
-from packline.sources.reader import Span, read_span
+from packline.sources.reader import Span, can_be_cut, read_span
 from packline.store.ledger import Ledger
 from packline.store.reencode_audit import spread_indices
 from packline.store.shard import index_size
@@ -46,34 +44,30 @@ PASSES = 3
 """Runs of the sample: the first two include trials of each engine."""
 LEAST_FILES, MOST_FILES = 12, 24
 """Number of files to sample per source: tiny files take longer to open than to read."""
-LEAST_RANGE, ENOUGH_RANGE = 64 << 10, 1 << 20
-MOST_RANGES = 8
-STEP_BYTES = 32 << 10
-EXPANSION_BYTES = 4 << 20
+LEAST_RANGE = 64 << 10
+RANGES = 4
+"""Number of ranges of a file that can be cut."""
+STEP_BYTES, EXPANSION_BYTES = 32 << 10, 4 << 20
 """Bytes to read for the expansion: large compared with the block that a decompressor buffers."""
-PROVENANCE = ".docs.parquet"
+UNIT_PROVENANCE_BYTES = 2048
+"""Size of a `.docs.parquet` without documents."""
 
 
 @dataclass(slots=True)
 class Sample:
-    """Dry run of one source."""
-
     files: list[InputFile]
     bad_files: int
     """Number of files that are one document each and known not to be text. They are not sampled."""
     ledger: Ledger = field(default_factory=Ledger)
-    """Counts of the sample."""
     sampled_bytes: int = 0
     """Bytes of text in the sample, before filters."""
     sampled_documents: int = 0
     whole: np.ndarray = field(default_factory=lambda: np.zeros(4))
     """Estimates for the whole source: records, and documents, bytes and tokens that filters leave."""
     provenance_bytes: int = 0
-    """Bytes of the sample's provenance."""
     seconds: float = 0.0
     """Duration of the last pass."""
     seconds_cold: float = 0.0
-    """Duration of the first pass."""
     problems: list[str] = field(default_factory=list)
 
     @property
@@ -84,10 +78,8 @@ class Sample:
 
     @property
     def reject_reasons(self) -> dict[str, int]:
-        """Number of bad records in the sample and of bad files, by reason."""
-        reasons = Counter(self.ledger.rejected)
-        reasons["invalid_utf8"] += self.bad_files
-        return {reason: count for reason, count in sorted(reasons.items()) if count}
+        reasons = Counter(self.ledger.rejected) + Counter(invalid_utf8=self.bad_files)
+        return dict(sorted(reasons.items()))
 
 
 def run_samples(work: TextBuild, encoder: Encoder) -> list[Sample]:
@@ -117,7 +109,7 @@ def _run_source(work: TextBuild, runner: TextRunner, number: int, budget: int) -
     receipt = unit.run(_batches(work, unit, good, budget, sample), [])
     sample.ledger, sample.seconds = receipt.ledger, time.perf_counter() - started
     written = [file for shard in receipt.shards for file in shard.files]
-    sample.provenance_bytes = sum(file.bytes for file in written if file.name.endswith(PROVENANCE))
+    sample.provenance_bytes = sum(file.bytes for file in written if file.name.endswith(".docs.parquet"))
     return sample
 
 
@@ -143,7 +135,8 @@ def _batches(
                     sample.sampled_documents += len(batch)
                     sample.sampled_bytes += len(batch.texts.data)
                     yield batch
-            times = max(_size(file) / read, 1.0) if read else 1.0
+            whole = _parquet_size(file)[1] if file.format == "parquet" else file.size * _expansion(file)
+            times = max(whole / read, 1.0) if read else 1.0
         except (PacklineError, OSError, EOFError) as error:
             sample.problems.append(f"{file.path}: {error}")
             continue
@@ -184,23 +177,16 @@ def _read(
 
 
 def _spans(file: InputFile, source: Source, budget: int) -> Iterator[Span]:
-    """Spans to sample: the beginning and, if a reader can start there, the middle, or several such places."""
+    """Spans to sample: the beginning and, if a reader can start there, places further on."""
     if file.format == "parquet":
         groups = _parquet_size(file)[0]
         few = [(group, group + 1) for group in sorted({0, groups // 2}) if group < groups]
         yield from (Span(file.index, *part) for part in ([(0, groups)] if file.size <= budget else few))
-        return
-    uncut = file.format == "json" or (file.format == "text" and source.documents == "separator")
-    if file.compression or uncut or file.size <= budget:
+    elif file.size <= budget or not can_be_cut(file, source):
         yield Span(file.index, 0, file.size)
     else:
-        count = min(max(budget // ENOUGH_RANGE, 2), MOST_RANGES)
-        for start in (file.size * place // count for place in range(count)):
-            yield Span(file.index, start, start + budget // count)
-
-
-def _size(file: InputFile) -> float:
-    return _parquet_size(file)[1] if file.format == "parquet" else file.size * _expansion(file)
+        for start in (file.size * place // RANGES for place in range(RANGES)):
+            yield Span(file.index, start, start + budget // RANGES)
 
 
 def _parquet_size(file: InputFile) -> tuple[int, int]:
@@ -229,10 +215,6 @@ def _expansion(file: InputFile) -> float:
                 raw_before = stream.raw_bytes
             given += len(data)
         return given / max(stream.raw_bytes, 1)
-
-
-UNIT_PROVENANCE_BYTES = 2048
-"""Size of a `.docs.parquet` without documents."""
 
 
 class SourceEstimate(msgspec.Struct, frozen=True, kw_only=True):
@@ -303,7 +285,7 @@ class Estimate(msgspec.Struct, frozen=True, kw_only=True):
     engines_used: list[str]
     engines_reason: str
     rates: dict[str, dict[str, float]]
-    """Warm MB/s of one worker, by script and engine."""
+    """Warm MB/s of one worker, by script and engine, where there are several engines."""
     warnings: list[str]
 
 
@@ -314,38 +296,20 @@ def estimate_build(
     out: str | Path = ".",
     work: TextBuild | None = None,
 ) -> Estimate:
-    """Predict a build; write nothing but temporary files.
+    """Predict a build; write nothing but temporary files. Errors that would stop the build are raised.
 
     Args:
-        recipe: recipe of the build.
-        options: run options of the build.
         out: planned folder of the store, to check its free space.
         work: the build, if it is prepared already.
-
-    Raises:
-        RecipeError, InputError, TokenizerError: errors that would stop the build.
-
-    >>> import msgspec, pathlib, tempfile
-    >>> from packline.recipe import Source
-    >>> folder = pathlib.Path(tempfile.mkdtemp())
-    >>> _ = (folder / "words.txt").write_text("a b a")
-    >>> model = {"type": "WordLevel", "vocab": {"a": 0, "b": 1, "</s>": 2}, "unk_token": "</s>"}
-    >>> text = msgspec.json.encode({"model": model, "pre_tokenizer": {"type": "Whitespace"}})
-    >>> _ = (folder / "tokenizer.json").write_bytes(text)
-    >>> sources = (Source(inputs=(str(folder / "words.txt"),)),)
-    >>> found = estimate_build(Recipe(sources=sources, tokenizer=str(folder / "tokenizer.json"), eod="</s>"))
-    >>> found.documents, found.tokens, found.text_bytes
-    (1, 4, 5)
     """
     started = time.perf_counter()
     work = work or prepare(recipe, options, here=True)
     options = work.options
     encoder = load_encoder(work)
     loading, base = time.perf_counter() - started, resident_memory()
-    texts = sample_texts(work)
-    chosen = encoder.choose(lambda: texts)
+    chosen = encoder.choose(lambda: sample_texts(work))
     samples = run_samples(work, encoder)
-    sources = _limit(work, [_scale(work, one) for one in samples])
+    sources = _scale(work, samples)
     text_bytes, documents, tokens = (
         sum(getattr(one, name) for one in sources) for name in ("text_bytes", "documents", "tokens")
     )
@@ -354,18 +318,23 @@ def estimate_build(
     store_bytes = _store_bytes(work, samples, sources, units)
     free = free_disk(Path(out))
     at_once = max(min(workers, units), 1)
-    times = [
-        found.text_bytes / max(sample.ledger.text_bytes, 1)
-        for sample, found in zip(samples, sources, strict=True)
-    ]
+    pairs = list(zip(samples, sources, strict=True))
+    times = [found.text_bytes / max(sample.ledger.text_bytes, 1) for sample, found in pairs]
     warm = sum(sample.seconds * one for sample, one in zip(samples, times, strict=True))
     cold = sum(sample.seconds_cold * one for sample, one in zip(samples, times, strict=True))
+    kinds = Counter(
+        (work.names[file.source], file.format, file.compression, file.text, file.id) for file in work.files
+    )
+    measured = {
+        script: {engine: rate for engine, rate in rates.items() if rate}
+        for script, rates in sorted(encoder.rates().items())
+    }
     result = Estimate(
         files=len(work.files),
         units=units,
         input_bytes=sum(file.size for file in work.files),
         sources=dict(zip(work.names, sources, strict=True)),
-        fields=_fields(work),
+        fields=[FieldChoice(*kind, count) for kind, count in kinds.items()],
         text_bytes=text_bytes,
         documents=documents,
         tokens=tokens,
@@ -381,72 +350,43 @@ def estimate_build(
         core_seconds=round(warm, 6),
         tokenizer=work.tokenizer.name,
         vocab_size=work.tokenizer.vocab_size,
-        eod=work.boundary.eod,
-        eod_id=work.boundary.eod_id,
-        bos=work.boundary.bos,
-        bos_id=work.boundary.bos_id,
+        **msgspec.structs.asdict(work.boundary),
         dtype=work.dtype,
         round_trip=encoder.reference.round_trip,
         engines=chosen.reports,
         engines_used=list(chosen.names),
         engines_reason=chosen.reason,
-        rates=_rates(encoder, texts),
+        rates={script: rates for script, rates in measured.items() if rates},
         warnings=[],
     )
     return msgspec.structs.replace(result, warnings=_warnings(work, samples, result))
 
 
-def _scale(work: TextBuild, sample: Sample) -> SourceEstimate:
-    _, documents, text_bytes, text_tokens = sample.whole.tolist()
-    boundary_tokens = 1 if work.boundary.bos_id is None else 2
-    return SourceEstimate(
-        files=len(sample.files),
-        input_bytes=sum(file.size for file in sample.files),
-        text_bytes=round(text_bytes),
-        documents=round(documents),
-        tokens=round(text_tokens + documents * boundary_tokens),
-        tokens_per_byte=text_tokens / text_bytes if text_bytes else 0.0,
-        bad_fraction=sample.bad_fraction,
-        sampled_bytes=sample.sampled_bytes,
-        sampled_documents=sample.sampled_documents,
-    )
-
-
-def _rates(encoder: Encoder, texts: list[str]) -> dict[str, dict[str, float]]:
-    """Warm MB/s of processor time by script and engine; a single engine is not measured while it encodes."""
-    if len(encoder.engines) > 1:
-        known = {
-            script: {name: rate for name, rate in rates.items() if rate}
-            for script, rates in sorted(encoder.rates().items())
-        }
-        return {script: rates for script, rates in known.items() if rates}
-    [(name, engine)] = encoder.engines.items()
-    parts, rates = Texts.of([text[:LEAST_RANGE] for text in texts]), {}
-    scripts = script_of(parts)
-    for script in np.unique(scripts).tolist():
-        group = parts.take(np.flatnonzero(scripts == script))
-        started = time.process_time()
-        engine.encode(group)
-        seconds = max(time.process_time() - started, 1e-9)
-        rates[SCRIPTS[script]] = {str(name): round(1e-6 * len(group.data) / seconds, 1)}
-    return rates
-
-
-def _limit(work: TextBuild, sources: list[SourceEstimate]) -> list[SourceEstimate]:
-    """Apply the limits in document order: each source takes from the remainder in turn."""
+def _scale(work: TextBuild, samples: list[Sample]) -> list[SourceEstimate]:
+    """Estimates of the sources; each takes from what the limits leave, in document order."""
     left = {"documents": work.recipe.limit_documents, "tokens": work.recipe.limit_tokens}
-    limited = []
-    for one in sources:
-        shares = [
-            limit / count
-            for name, limit in left.items()
-            if limit is not None and (count := getattr(one, name))
-        ]
+    boundary_tokens = 1 if work.boundary.bos_id is None else 2
+    scaled = []
+    for sample in samples:
+        _, documents, text_bytes, text_tokens = sample.whole.tolist()
+        counts = {"documents": documents, "tokens": text_tokens + documents * boundary_tokens}
+        shares = [limit / counts[name] for name, limit in left.items() if limit is not None and counts[name]]
         share = min([1.0, *shares])
-        cut = {name: round(getattr(one, name) * share) for name in ("text_bytes", "documents", "tokens")}
-        limited.append(msgspec.structs.replace(one, **cut))
+        cut = {name: round(count * share) for name, count in counts.items()}
         left = {name: None if limit is None else limit - cut[name] for name, limit in left.items()}
-    return limited
+        scaled.append(
+            SourceEstimate(
+                files=len(sample.files),
+                input_bytes=sum(file.size for file in sample.files),
+                text_bytes=round(text_bytes * share),
+                tokens_per_byte=text_tokens / text_bytes if text_bytes else 0.0,
+                bad_fraction=sample.bad_fraction,
+                sampled_bytes=sample.sampled_bytes,
+                sampled_documents=sample.sampled_documents,
+                **cut,
+            )
+        )
+    return scaled
 
 
 def _store_bytes(work: TextBuild, samples: list[Sample], sources: list[SourceEstimate], units: int) -> int:
@@ -462,45 +402,34 @@ def _store_bytes(work: TextBuild, samples: list[Sample], sources: list[SourceEst
     return tokens * itemsize + index_size(documents) + round(provenance) + receipts + tokenizer
 
 
-def _fields(work: TextBuild) -> list[FieldChoice]:
-    kinds = Counter(
-        (work.names[file.source], file.format, file.compression, file.text, file.id) for file in work.files
-    )
-    return [FieldChoice(*kind, count) for kind, count in kinds.items()]
-
-
 def _warnings(work: TextBuild, samples: list[Sample], found: Estimate) -> list[str]:
     lines = not_text_notes(work.files, work.names)
     if not found.enough_disk:
-        needed = found.store_bytes
-        free = found.free_disk
-        lines.append(f"the disk is too small: {needed / 1e6:,.1f} MB needed, {free / 1e6:,.1f} MB free")
+        needed, free = found.store_bytes / 1e6, found.free_disk / 1e6
+        lines.append(f"the disk is too small: {needed:,.1f} MB needed, {free:,.1f} MB free")
     for name, sample in zip(work.names, samples, strict=True):
         lines += [f"source {name}: cannot sample {problem}" for problem in sample.problems[:3]]
         if not sample.sampled_documents:
             lines.append(f"source {name}: no documents in the sample")
         elif not sample.ledger.documents:
-            lines.append(
-                f"source {name}: the filters leave none of the {sample.sampled_documents} documents of the "
-                "sample"
-            )
+            count = sample.sampled_documents
+            lines.append(f"source {name}: the filters leave none of the {count} documents of the sample")
         if special := sample.ledger.special_token_strings:
             what = "they become control tokens" if work.recipe.special_tokens == "parse" else "they stay text"
             lines.append(f"source {name}: {special} special-token strings in the sample; {what}")
-        if sample.reject_reasons:
-            reasons = ", ".join(f"{reason} {count}" for reason, count in sample.reject_reasons.items())
-            share = sample.bad_fraction
-            above = share > work.options.max_bad_fraction
-            more = f": more than the {work.options.max_bad_fraction:.1%} that are allowed" if above else ""
-            lines.append(f"source {name}: {share:.2%} bad records in the sample ({reasons}){more}")
-    if found.largest_document < work.recipe.max_document_bytes:
-        large = sum(expected_text(file) > found.largest_document for file in work.files)
-        if large:
-            lines.append(
-                f"a document of more than {found.largest_document / 1e6:,.1f} MB would stop the build, and "
-                f"{large:,} of the files may hold one: raise --memory, or make larger documents bad records "
-                "with max_document_bytes in a recipe"
-            )
+        if reasons := sample.reject_reasons:
+            counts = ", ".join(f"{reason} {count}" for reason, count in reasons.items())
+            share, most = sample.bad_fraction, work.options.max_bad_fraction
+            more = f": more than the {most:.1%} that are allowed" if share > most else ""
+            lines.append(f"source {name}: {share:.2%} bad records in the sample ({counts}){more}")
+    largest = found.largest_document
+    large = sum(expected_text(file) > largest for file in work.files)
+    if large and largest < work.recipe.max_document_bytes:
+        lines.append(
+            f"a document of more than {largest / 1e6:,.1f} MB would stop the build, and {large:,} of the "
+            "files may hold one: raise --memory, or make larger documents bad records with "
+            "max_document_bytes in a recipe"
+        )
     if found.round_trip == "lossy":
         lines.append("the tokenizer does not give the text back when its ids are decoded")
     if found.engines_used == ["tokenizers"]:

@@ -10,9 +10,9 @@ Slices: several processes share the units of a job without a coordinator.
     then with what has no receipt, from the end    other slices are gone, late or slow
 
 Every slice runs its units in rounds: before each it looks at one listing of receipts. So slices that help
-each other meet in the middle, and at most a round is run twice, with the same bytes. No clock is compared, so
-nothing depends on whether a machine is alive. A file that cannot be cut is read from its start, so no slice
-helps with those of another. A slice that sees the last receipt publishes.
+each other meet in the middle, and at most a round is run twice, with the same bytes. A file that cannot be
+cut is read from its start, so no slice helps with those of another. A slice that sees the last receipt
+publishes.
 """
 
 from __future__ import annotations
@@ -33,51 +33,40 @@ from packline.jobs.plan import Unit
 from packline.permutation import Permutation
 
 U = TypeVar("U", bound=Unit)
+R = TypeVar("R")
+S = TypeVar("S")
 KEY = 15
 LISTINGS = 10
 """Time of a round, in listings of receipts."""
 
 
-class SliceShares:
-    """Division of a job's units among its slices.
+def common_order(units: int) -> list[int]:
+    """Place of each planned unit in the order that all slices share."""
+    return Permutation(units, KEY)(np.arange(units)).tolist() if units else []
+
+
+def units_of_slice(left: Sequence[U], places: Sequence[int], slice: Slice) -> tuple[list[U], list[U]]:
+    """Units that a slice begins with, and those of others to help with: their last ones first.
+
+    Each slice begins to help elsewhere.
 
     Args:
-        units: number of planned units, done or not.
-
-    >>> shares = SliceShares(5, Slice(0, 2))
-    >>> [shares.owns(number) for number in range(5)].count(True)
-    3
+        places: `common_order` of all units, done or not.
     """
-
-    def __init__(self, units: int, slice: Slice) -> None:
-        self._slice = slice
-        self._order: list[int] = Permutation(units, KEY)(np.arange(units)).tolist() if units else []
-        """Place of each unit in the common order."""
-
-    def owns(self, number: int) -> bool:
-        """True for a unit that the slice begins with, by its place in the plan."""
-        return self._order[number] % self._slice.count == self._slice.number
-
-    def own(self, units: Sequence[U]) -> list[U]:
-        """Units that the slice begins with, in their order."""
-        return sorted((unit for unit in units if self.owns(unit.number)), key=self._place)
-
-    def help(self, units: Sequence[U]) -> list[U]:
-        """Units of other slices to help with: their last ones first, and each slice begins elsewhere."""
-        others = sorted((unit for unit in units if not unit.slice_bytes), key=self._place, reverse=True)
-        start = len(others) * self._slice.number // self._slice.count
-        return others[start:] + others[:start]
-
-    def _place(self, unit: Unit) -> int:
-        return self._order[unit.number]
+    ordered = sorted(left, key=lambda unit: places[unit.number])
+    own = [unit for unit in ordered if places[unit.number] % slice.count == slice.number]
+    others = [unit for unit in reversed(ordered) if not unit.slice_bytes]
+    start = len(others) * slice.number // slice.count
+    return own, others[start:] + others[:start]
 
 
 def run_slice(job: Job[U, Any, Any], session: Session, todo: Sequence[U], slice: Slice) -> None:
-    """Run a slice's units, then help with others."""
-    shares, left, listing, each = SliceShares(job.planned, slice), todo, 0.0, 1.0
+    places, left, listing, each = common_order(job.planned), todo, 0.0, 1.0
     if not todo:
         job.run(session, todo)
-    while units := (own := shares.own(left)) or shares.help(left):
+    while any(found := units_of_slice(left, places, slice)):
+        own, others = found
+        units = own or others
         began, size = time.monotonic(), round_size(len(own), session.width, listing, each)
         job.run(session, units[:size])
         ran = time.monotonic()
@@ -99,15 +88,8 @@ def round_size(left: int, workers: int, listing: float, each: float) -> int:
         left: units left of those that the slice begins with; 0 if it helps others.
         listing: seconds of the last listing of receipts.
         each: seconds of a unit in the last round, with all workers.
-
-    >>> round_size(1000, 8, 0.1, 1.0), round_size(20, 8, 0.1, 1.0), round_size(1000, 1, 60.0, 1.0)
-    (250, 16, 600)
     """
     return max(left // 4, 2 * max(workers, 1), int(LISTINGS * listing / max(each, 1e-3)))
-
-
-R = TypeVar("R")
-S = TypeVar("S")
 
 
 def run_job(
@@ -122,15 +104,8 @@ def run_job(
         on_event: called with every event, in this thread.
         cluster: runs the units, unless `on` names one; has the methods of `RayTasks`.
         on: where the units run; by default in as many processes of this machine as the job wants.
-
-    Raises:
-        ResumeMismatch: the folder contains another job's work, or inputs have changed.
-        StoreBusy: another process runs a job in the folder.
-        UnitsLeft: a slice is done, and others are not.
-        PacklineError: the first error of a unit; committed units stay.
     """
-    if on_event is not None:
-        job.tell = on_event
+    job.tell = on_event or (lambda event: None)
     if on != "local":
         on = check_on(on)
         cluster = cluster_executor(on) or cluster
@@ -183,13 +158,18 @@ def run_units(
     on_tokens: Callable[[int], None] = lambda tokens: None,
     on: On = "local",
 ) -> list[Any]:
-    """Run units whose results are not kept, such as counts; return the results in the order of the units.
+    """Results, which are not kept, of units such as counts, in their order.
 
     Args:
         workers: maximum number of processes; 0: this one.
         on_tokens: called with the number of tokens done since the last call.
     """
-    return run_job(_Collection(settings, units, workers, on_tokens), on=on)
+
+    def hear(event: Event) -> None:
+        if isinstance(event, Progress):
+            on_tokens(event.tokens)
+
+    return run_job(_Collection(settings, units, workers), hear, on=on)
 
 
 class _Collection(Job[Unit, R, list[R]]):
@@ -197,19 +177,12 @@ class _Collection(Job[Unit, R, list[R]]):
 
     if_died = "use fewer workers if memory ran out"
 
-    def __init__(
-        self,
-        settings: Opening,
-        units: Sequence[Unit],
-        processes: int,
-        on_tokens: Callable[[int], None],
-    ) -> None:
-        self._settings, self._units = settings, units
-        self._processes, self._on_tokens = processes, on_tokens
+    def __init__(self, settings: Opening, units: Sequence[Unit], processes: int) -> None:
+        self._settings, self._units, self._processes = settings, units, processes
         self._results: dict[str, R] = {}
 
     def begin(self) -> None:
-        """Nothing is kept."""
+        return None
 
     def todo(self) -> Sequence[Unit]:
         return self._units
@@ -219,13 +192,6 @@ class _Collection(Job[Unit, R, list[R]]):
 
     def opening(self) -> Opening:
         return self._settings
-
-    def run(self, session: Session, units: Sequence[Unit]) -> None:
-        def hear(event: Event) -> None:
-            if isinstance(event, Progress):
-                self._on_tokens(event.tokens)
-
-        session.run(units, hear, self.take)
 
     def take(self, name: str, result: R) -> None:
         self._results[name] = result

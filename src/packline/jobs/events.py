@@ -1,8 +1,9 @@
-"""Events of a running job: a few types, the same for every kind of job."""
+"""Events of a running job, the same for every kind of job."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import msgspec
 
@@ -37,16 +38,12 @@ class StorePlanned(Planned, frozen=True, kw_only=True):
 
 
 class BuildPlanned(StorePlanned, frozen=True, kw_only=True):
-    """Plan of a build."""
-
     sources: dict[str, int]
     """Expected text bytes by source."""
     sources_done: dict[str, Ledger]
     """Work of earlier runs by source."""
     seconds: float
     """Seconds since the process began."""
-    units_reused: int = 0
-    """Units of `units_done` that were taken over from an earlier store."""
 
 
 class ImportPlanned(StorePlanned, frozen=True, kw_only=True):
@@ -61,8 +58,6 @@ class ImportPlanned(StorePlanned, frozen=True, kw_only=True):
 
 
 class SourceReuse(msgspec.Struct):
-    """Reuse of a source's units."""
-
     source: str
     units: int = 0
     """Units that are taken over."""
@@ -73,7 +68,10 @@ class SourceReuse(msgspec.Struct):
 
 
 class ReusePlanned(msgspec.Struct, frozen=True):
-    """Units that a build takes over from an earlier store, before it does."""
+    """Units that a build takes over from an earlier store, before it does.
+
+    Those that turn out to be damaged are moved to the ones that are run.
+    """
 
     store: str
     """Folder of the earlier store."""
@@ -85,12 +83,10 @@ class ReusePlanned(msgspec.Struct, frozen=True):
 
     @property
     def units(self) -> int:
-        """Number of units that are taken over."""
         return sum(source.units for source in self.sources)
 
     @property
     def units_run(self) -> int:
-        """Number of units that are run, as far as known."""
         return sum(count for source in self.sources for count in source.run.values())
 
 
@@ -151,7 +147,6 @@ class Finished(msgspec.Struct, frozen=True):
     sources: dict[str, Ledger]
     shards: int
     units: int
-    units_done_before: int
     store_bytes: int
     seconds: float
     first_unit_seconds: float
@@ -166,9 +161,9 @@ class Finished(msgspec.Struct, frozen=True):
     nothing_to_do: bool = False
     warnings: list[str] = []
     """Results that were probably not intended: splits without documents."""
-    units_reused: int = 0
-    """Units that this run took over from an earlier store."""
 
 
 Event = Planned | Comparing | UnitsKnown | ReusePlanned | EnginesTried | Progress | UnitDone | Note | Finished
 OnEvent = Callable[[Event], None]
+OnResult = Callable[[str, Any], None]
+"""Called with the name of a unit and a result after its commit."""

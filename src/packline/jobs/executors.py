@@ -6,10 +6,8 @@
                              <──info, messages────────────
     Ray               slices of the units as tasks of a cluster (`ray_tasks`)
 
-Messages: `Progress`; `(name, result)` of a unit, committed; its name once all results are; an error.
-
-An executor knows nothing of tokens, folders or formats: it opens a runner (`Opening`), hands out units, and
-returns results that are committed already. All processes end with the driver, for whatever reason.
+Messages: `Progress`; `(name, result)` of a unit, committed; its name once all results are; an error. An
+executor knows nothing of tokens, folders or formats. All processes end with the driver, for whatever reason.
 """
 
 from __future__ import annotations
@@ -34,7 +32,7 @@ from queue import SimpleQueue
 from typing import Any
 
 from packline.errors import PacklineError, WorkerDied
-from packline.jobs.events import Event, Progress
+from packline.jobs.events import Event, OnEvent, OnResult, Progress
 from packline.jobs.job import Job, Runner
 from packline.jobs.plan import Unit
 from packline.storage.local import plain_error
@@ -62,10 +60,9 @@ def _above_standard(one: socket.socket) -> socket.socket:
 
 
 def _environment() -> dict[str, str]:
-    """Environment of a host: single-threaded libraries, huge pages, this installation of packline.
+    """Environment of a host: single-threaded libraries, this installation of packline, and huge pages.
 
-    An engine looks up every word in a table of hundreds of MB. With pages of 4 KB nearly every lookup also
-    misses the TLB; with pages of 2 MB encoding takes a fifth less time.
+    An engine looks words up in a table of hundreds of MB: with pages of 2 MB encoding takes a fifth less.
     """
     given = dict(os.environ)
     paths = [str(Path(__file__).parents[2]), *filter(None, [given.get("PYTHONPATH")])]
@@ -100,7 +97,6 @@ class Reporter:
             self.flush()
 
     def flush(self) -> None:
-        """Report the pending counts."""
         if any(self._counts):
             self._send(Progress(self.source, *self._counts))
         self._counts, self._sent = [0, 0, 0], time.monotonic()
@@ -110,11 +106,9 @@ class Committer:
     """Runs units in this process, and commits each result while the next one is made.
 
     Args:
-        commit: called in the committing thread with a unit and a result; makes it durable.
-        on_progress: called in this thread.
+        commit: called in the committing thread; makes the result of a unit durable.
         on_result: called in this thread after a commit.
-        on_done: called in the committing thread with the name of a unit once its last result is committed, or
-            with the error of that commit.
+        on_done: called in the committing thread once the last result of a unit is committed, or has failed.
     """
 
     def __init__(
@@ -143,7 +137,6 @@ class Committer:
         self._on_done(name, None if pending is None else pending[0].exception())
 
     def wait(self) -> None:
-        """Wait until the last result is committed."""
         if self._pending is not None:
             (future, name, result), self._pending = self._pending, None
             future.result()
@@ -165,14 +158,9 @@ class Serial:
         return self._job.opening().open()
 
     def info(self) -> Any:
-        return self._runner.info()
+        return self._runner.info
 
-    def run(
-        self,
-        units: Iterable[Unit],
-        on_event: Callable[[Event], None],
-        on_result: Callable[[str, Any], None],
-    ) -> None:
+    def run(self, units: Iterable[Unit], on_event: OnEvent, on_result: OnResult) -> None:
         if not units:
             return
         committer = Committer(self._runner, self._runner.commit, on_event, on_result)
@@ -184,7 +172,7 @@ class Serial:
             committer.wait()  # what is committed is reported, also before an error of the next unit
 
     def close(self) -> None:
-        """Nothing is left to end."""
+        return None
 
 
 class _Stopped(Exception):
@@ -198,17 +186,9 @@ class LocalThreads(Serial):
     all of the time is spent in NumPy, Arrow and the kernel.
     """
 
-    def run(
-        self,
-        units: Iterable[Unit],
-        on_event: Callable[[Event], None],
-        on_result: Callable[[str, Any], None],
-    ) -> None:
-        """See `Session.run`; the first thread has the runner that is opened in this one."""
-        waiting = deque(units)
-        count = min(self.width, len(waiting))
+    def run(self, units: Iterable[Unit], on_event: OnEvent, on_result: OnResult) -> None:
+        waiting, stopped = deque(units), threading.Event()
         calls: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
-        stopped = threading.Event()
 
         def following() -> Iterator[Unit]:
             with suppress(IndexError):
@@ -228,18 +208,18 @@ class LocalThreads(Serial):
             except BaseException:
                 stopped.set()
                 raise
-            finally:
-                calls.put(None)
 
-        with ThreadPoolExecutor(max(count, 1)) as threads:
+        if not waiting:
+            return
+        _ = self._runner  # opened in this thread
+        sessions = [self, *(Serial(self._job) for _ in range(1, min(self.width, len(waiting))))]
+        with ThreadPoolExecutor(len(sessions)) as threads:
             try:
-                _ = self._runner if count else None
-                sessions = [self, *(Serial(self._job) for _ in range(1, count))][:count]
                 running = [threads.submit(work, session) for session in sessions]
-                while count:
-                    if (call := calls.get()) is None:
-                        count -= 1
-                    else:
+                for one in running:
+                    one.add_done_callback(lambda _: calls.put(None))
+                for _ in running:
+                    while (call := calls.get()) is not None:
                         call()
             finally:
                 stopped.set()
@@ -286,12 +266,7 @@ class LocalProcesses:
     def info(self) -> Any:
         return self._info
 
-    def run(
-        self,
-        units: Sequence[Unit],
-        on_event: Callable[[Event], None],
-        on_result: Callable[[str, Any], None],
-    ) -> None:
+    def run(self, units: Sequence[Unit], on_event: OnEvent, on_result: OnResult) -> None:
         waiting, left, sent = iter(units), len(units), 0
         # Units are sent by a thread, since the host may be sending a large result at the same time.
         with ThreadPoolExecutor(1) as sender:

@@ -1,24 +1,20 @@
 """Output of a build: its records, committed units and publication, on any storage.
 
-All files are created and never changed. So a unit that is run twice, by any two processes, does no harm: the
-second commit finds the same bytes. Other bytes stop the build, since one of the two machines is damaged or
-has other versions. A crash leaves either a receipt with all its files, or no receipt and files that the next
-run compares with its own. The names of the files are in `docs/store.md`.
+All files are created and never changed, so a unit that is run twice, by any two processes, does no harm. A
+crash leaves either a receipt with all its files, or no receipt and files that the next run compares with its
+own.
 """
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Container, Mapping, Sequence
 from pathlib import Path
 
-from packline.errors import ResumeMismatch, StoreError
-from packline.fingerprint import hash_bytes
+from packline.errors import ResumeMismatch
 from packline.jobs.identity import Asked, BuildIdentity, differences, refuse_differences
 from packline.jobs.job import Opening
 from packline.jobs.partial import PARTIAL
 from packline.jobs.plan import PLAN, Unit, read_plan
-from packline.jobs.run_records import process_name
 from packline.jobs.work import WorkFolder
 from packline.recipe import recipe_difference
 from packline.sources.files import InputFile
@@ -26,13 +22,7 @@ from packline.storage.local import disk_errors
 from packline.storage.places import open_results
 from packline.storage.publication import BUILD_BEGUN, WORK
 from packline.store.files import FileEntry, store_files
-from packline.store.manifest import (
-    MANIFEST,
-    Manifest,
-    Receipt,
-    StreamReceipt,
-    to_json,
-)
+from packline.store.manifest import MANIFEST, Manifest, Receipt, StreamReceipt, to_json
 from packline.store.manifest_check import read_manifest
 from packline.store.naming import STREAM, parse_unit
 from packline.store.tables import (
@@ -46,7 +36,6 @@ from packline.store.tables import (
     UNITS,
 )
 
-DIFFERS = f"{WORK}/differs"
 TOKENIZER_FILE = f"{TOKENIZER}/tokenizer.json"
 
 
@@ -57,13 +46,10 @@ class StoreOpening(Opening):
     out: str
 
     def left(self, units: Sequence[Unit]) -> Sequence[Unit]:
-        """Units without a receipt."""
         return StoreFolder(self.out).left(units)
 
 
 class StoreFolder(WorkFolder[BuildIdentity]):
-    """A store that is being built."""
-
     busy, what = "another build is writing into", "packline build"
 
     def __init__(self, place: str | Path) -> None:
@@ -72,13 +58,10 @@ class StoreFolder(WorkFolder[BuildIdentity]):
     def begin(
         self, identity: BuildIdentity, tokenizer_json: str, files: Sequence[InputFile] = ()
     ) -> BuildIdentity | None:
-        """Start a build, or resume from the units committed by an earlier run.
+        """Start a build, or resume an earlier run, whose identity is returned.
 
         Args:
             files: inputs, for the message of a refusal.
-
-        Returns:
-            Identity of the earlier run, or None for a new build.
         """
 
         def refuse(earlier: BuildIdentity) -> None:
@@ -119,56 +102,28 @@ class StoreFolder(WorkFolder[BuildIdentity]):
         """Delete files of units without a receipt from a local folder; no other process may run the job."""
         if self.local is None:
             return
-        self._delete_others(set(self.receipt_names()))
+        self._delete_others(self.receipt_names())
         self.storage.delete([SHARDS, INPUTS, UNITS])
         for path in (self.path / RECEIPTS).glob(".*.tmp"):
             path.unlink()
 
     def left(self, units: Sequence[Unit]) -> list[Unit]:
         """Units without a receipt, by one listing; a file that is committed slice by slice knows better."""
-        there = set(self.receipt_names())
+        there = self.receipt_names()
         return [unit for unit in units if unit.slice_bytes or unit.name not in there]
 
     def has_receipt(self, unit: str) -> bool:
-        """True if a unit is committed."""
         return self.storage.facts(f"{RECEIPTS}/{unit}.json") is not None
 
     def commit(self, receipt: Receipt, tmp: Path | None = None) -> None:
-        """Publish a unit: first its files, then its receipt, each durable before the next.
-
-        Args:
-            tmp: folder of its files; by default that of this process.
-
-        Raises:
-            StoreError: the unit was committed before, with other bytes; ours are kept in `.packline/differs`.
-        """
+        """Publish a unit: first its files, then its receipt, each durable before the next."""
         tmp = tmp or self.tmp
         files = {name: tmp / Path(name).name for name in names_of(receipt)}
-        try:
-            self.storage.put_files(files)
-        except StoreError:
-            self._keep_differing(files)
-            raise
+        self.storage.put_files(files)
         self.commit_record(receipt.unit, receipt)
 
-    def _keep_differing(self, files: Mapping[str, Path]) -> None:
-        with contextlib.suppress(OSError):
-            kept = {
-                f"{DIFFERS}/{process_name()}/{name}": path
-                for name, path in files.items()
-                if path.exists() and (found := self.storage.facts(name)) is not None
-                if found.size != path.stat().st_size or self.storage.read(name) != path.read_bytes()
-            }
-            if kept:
-                self.storage.put_files(kept)
-
     def commit_all(self, records: Mapping[str, Receipt | StreamReceipt], origin: Path) -> None:
-        """Publish units and ends of streams: first all files, then all receipts.
-
-        Args:
-            records: receipts, by the names that they are published under.
-            origin: folder with the files of the units.
-        """
+        """Publish units and ends of streams, by name: first all files, then all receipts."""
         units = [record for record in records.values() if isinstance(record, Receipt)]
         files = {name: origin / Path(name).name for unit in units for name in names_of(unit)}
         self.storage.put_files(files)
@@ -178,20 +133,10 @@ class StoreFolder(WorkFolder[BuildIdentity]):
             path.write_bytes(to_json(record))
         self.storage.put_files(waiting)
 
-    def withdraw(self, receipts: Sequence[Receipt]) -> None:
-        """Withdraw units: delete what is published, their receipts, then their files.
-
-        No other process may run the job.
-        """
-        self.storage.delete(self.storage.list(PARTIAL))
-        self.storage.delete([f"{RECEIPTS}/{receipt.unit}.json" for receipt in receipts])
-        self.storage.delete([name for receipt in receipts for name in names_of(receipt)])
-
     def release(self) -> None:
         """Discard the committed units, so that another build may start here; rejects are kept until then.
 
-        Receipts are deleted first: after a crash in between, this build repeats the units, and no other build
-        takes them over.
+        Receipts go first: after a crash in between no other build takes the units over.
         """
         self.storage.delete([f"{RECEIPTS}/{name}.json" for name in self.receipt_names()])
         for folder in (TOKENIZER, PARTIAL):
@@ -200,7 +145,7 @@ class StoreFolder(WorkFolder[BuildIdentity]):
         self.storage.delete([self._begun])
 
     def drop_unlisted(self, manifest: Manifest) -> None:
-        """Delete files of units that a published store does not list, such as those of withdrawn units."""
+        """Delete files that killed processes have left, and a published store does not list."""
         if self.local is None or self.shared:
             self._delete_others(set(manifest.units.names("unit")))
 
@@ -222,11 +167,6 @@ class StoreFolder(WorkFolder[BuildIdentity]):
             storage.delete([*storage.list(REJECTS), *shards])
             storage.delete([MANIFEST])
             storage.delete([entry.name for entry in manifest.tables])
-
-    def entry(self, name: str) -> FileEntry:
-        """Manifest entry of a small file of the store."""
-        data = self.storage.read(name)
-        return FileEntry(name, len(data), hash_bytes(data))
 
 
 def _unit_of(name: str) -> str | None:
@@ -251,10 +191,8 @@ def read_published(place: str) -> Manifest | None:
 
 
 def files_of(receipt: Receipt) -> list[FileEntry]:
-    """Files of a unit."""
     return [*(entry for shard in receipt.shards for entry in shard.files), *receipt.rejects]
 
 
 def names_of(receipt: Receipt) -> list[str]:
-    """Names of the files of a unit."""
     return [entry.name for entry in files_of(receipt)]

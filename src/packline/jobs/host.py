@@ -2,9 +2,8 @@
 
 It is started fresh (`python -m packline.jobs.host`), and the threads that load a job have ended when it is
 open, so forking is safe at any time. What it has opened, such as a tokenizer, all forked processes share.
-Each worker has up to two units queued, so that it never waits for an answer, but none behind a whole file.
-One that has grown beyond its share of memory ends after a unit, and is replaced. All processes end with the
-driver.
+A worker requests a unit while its last one is still being committed. One that has grown beyond its share of
+memory ends after a unit, and is replaced. All processes end with the driver.
 """
 
 from __future__ import annotations
@@ -32,8 +31,8 @@ from packline.jobs.resources import die_with_parent, keep_freed_memory, resident
 from packline.jobs.signals import ignore_signals
 
 FORK = multiprocessing.get_context("fork")
-RETIRED = None
-"""From a worker that ends; its units that are not done are still to be run."""
+READY, RETIRED = True, None
+"""From a worker that requests a unit, and from one that ends, whose units are still to be run."""
 
 
 @dataclass
@@ -41,22 +40,18 @@ class _Worker:
     process: BaseProcess
     pipe: Connection
     units: list[Unit] = field(default_factory=list)
+    """Units that are run or being committed."""
+    waits: bool = False
 
 
 class Host:
-    """Workers of one job."""
-
     def __init__(self, driver: Connection, runner: Runner[Any, Any], count: int, if_died: str) -> None:
         self._driver, self._runner, self._count, self._if_died = driver, runner, count, if_died
         self._todo: deque[Unit] = deque()
         self._workers: list[_Worker] = []
 
     def serve(self) -> None:
-        """Run units until the driver closes the connection.
-
-        Raises:
-            PacklineError: error of any process.
-        """
+        """Run units until the driver closes the connection; raises the error of any process."""
         try:
             while True:
                 self._start_workers()
@@ -77,21 +72,12 @@ class Host:
             self._workers.append(_Worker(process, ours))
 
     def _hand_out(self) -> None:
-        """Assign units to workers; a second one only while there are plenty, so that no worker waits."""
         for worker in self._workers:
-            if self._todo and not worker.units:
-                self._assign(worker)
-        for worker in self._workers:
-            if len(self._todo) < len(self._workers) or self._todo[0].slice_bytes:
-                break
-            if len(worker.units) == 1 and not worker.units[0].slice_bytes:
-                self._assign(worker)
-
-    def _assign(self, worker: _Worker) -> None:
-        unit = self._todo.popleft()
-        worker.units.append(unit)
-        with contextlib.suppress(OSError):  # it has just retired, as its pipe will report
-            worker.pipe.send(unit)
+            if worker.waits and self._todo:
+                worker.waits = False
+                worker.units.append(self._todo.popleft())
+                with contextlib.suppress(OSError):  # it has just died, as its pipe will report
+                    worker.pipe.send(worker.units[-1])
 
     def _listen(self) -> bool:
         """Wait for messages and handle all that have arrived; False if the driver has closed."""
@@ -117,6 +103,9 @@ class Host:
         return True
 
     def _hear(self, worker: _Worker, event: Any) -> None:
+        if event is READY:
+            worker.waits = True
+            return
         if event is RETIRED:
             self._workers.remove(worker)
             self._todo.extendleft(reversed(worker.units))
@@ -162,6 +151,7 @@ def _work(others: list[Connection], pipe: Connection, runner: Runner[Any, Any]) 
     committer = Committer(runner, commit, send, on_done=done)
     try:
         while True:
+            send(READY)
             try:
                 unit = pipe.recv()
             except EOFError:
@@ -220,7 +210,7 @@ def run_host(descriptor: int, parent: int, module: str) -> int:
             return 0
         opening, workers, if_died = driver.recv()
         runner = open_runner(opening)
-        driver.send(runner.info())
+        driver.send(runner.info)
         Host(driver, runner, workers, if_died).serve()
     except (EOFError, ConnectionError):
         return 0  # the driver has closed, or is gone

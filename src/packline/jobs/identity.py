@@ -1,11 +1,11 @@
 """Identity of a build: what must be equal to resume it, and how two builds differ.
 
 An object with an equal strong ETag has equal content, and is not downloaded to compare it. Nothing depends on
-the file with the ETags of a store: without it, objects are read again and compared by checksum.
+the file with the ETags of a store: without it, objects are read again.
 
 Two units of equal settings (`settings_checksum`) that read the same pieces of the same files, with equal
-checksums, have the same files: `reuse` relies on it. Limits of the build are left out, since a unit that was
-read to its end does not depend on them, and so are settings that only refuse (`strict`, `rare_fields`).
+checksums, have the same files. Limits of the build are left out, since a unit that was read to its end does
+not depend on them, and so are settings that only refuse (`strict`, `rare_fields`).
 """
 
 from __future__ import annotations
@@ -33,13 +33,10 @@ KEPT = 64
 
 
 def versions() -> dict[str, str]:
-    """Versions that decide the bytes of a store."""
     return {"packline": __version__, "store format": str(FORMAT_VERSION), "pyarrow": pyarrow.__version__}
 
 
 class InputsDigest(msgspec.Struct, frozen=True):
-    """Checksums of the list of inputs; the list itself is in the plan."""
-
     names: str
     """Checksum of the names and sizes."""
     states: str
@@ -47,7 +44,6 @@ class InputsDigest(msgspec.Struct, frozen=True):
 
 
 def digest_inputs(files: Iterable[InputFile]) -> InputsDigest:
-    """Checksums of a list of inputs."""
     names, states = Hasher(), Hasher()
     for file in files:
         names.update(msgspec.msgpack.encode((file.source, file.name, file.size)))
@@ -72,18 +68,11 @@ def etag_of(file: InputFile) -> str:
 
 
 def etags_path(checksum: str) -> Path:
-    """File with the ETags of the inputs of the store whose manifest has this checksum."""
     return user_cache() / "etags" / f"{checksum}.json"
 
 
 def record_etags(manifest: Manifest, names: Sequence[str], files: Iterable[InputFile]) -> None:
-    """Record the ETags of the inputs that a store was built from; failures are ignored.
-
-    Args:
-        manifest: manifest of the store.
-        names: names of the sources.
-        files: inputs, as they were planned.
-    """
+    """Record the ETags of the inputs that a store was built from, as planned; failures are ignored."""
     etags = [(names[file.source], file.name, etag) for file in files if (etag := etag_of(file))]
     if not etags:
         return
@@ -145,11 +134,7 @@ def refuse_differences(
     kind: str = "a build",
     hint: str = "repeat the earlier command to resume it, or choose another --out",
 ) -> None:
-    """Raise `ResumeMismatch` if there are any differences.
-
-    Args:
-        kind: kind of job that the folder contains.
-    """
+    """Raise `ResumeMismatch` if there are any differences; `kind` of job is what the folder contains."""
     if differences:
         more = f"; and {len(differences) - 5} more" if len(differences) > 5 else ""
         raise ResumeMismatch(
@@ -168,13 +153,7 @@ OF_NO_BYTE = ("inputs", "name", "rare_fields")
 def unit_settings(
     recipe: Recipe, source: int, tokenizer: str, boundary: Boundary | None, packline: str = __version__
 ) -> dict[str, Any]:
-    """Settings of the units of a source, by name.
-
-    Args:
-        source: number of the source.
-        tokenizer: fingerprint of the tokenizer.
-        packline: version that runs the units.
-    """
+    """Settings of the units of a source, by name; `tokenizer` is a fingerprint."""
     own: dict[str, Any] = msgspec.to_builtins(recipe.sources[source])
     return {
         "tokenizer": tokenizer,
@@ -191,13 +170,7 @@ def unit_settings(
 
 
 def settings_checksum(settings: dict[str, Any], files: Iterable[InputFile], slice_bytes: int = 0) -> str:
-    """Checksum of all that decides the files of a unit, but for the bytes that it reads.
-
-    Args:
-        settings: settings of its source (`unit_settings`).
-        files: files that it reads.
-        slice_bytes: size of the slices, if it is one.
-    """
+    """Checksum of all that decides the files of a unit, but for the bytes that it reads."""
     build = {name: settings[name] for name in OF_BUILD}
     shares = [settings[name] for name in OF_SPLITS]
     others = {*OF_BUILD, *OF_SPLITS, *OF_FILES}

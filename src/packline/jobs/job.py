@@ -13,7 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
-from packline.jobs.events import Event, OnEvent
+from packline.jobs.events import OnEvent, OnResult
 from packline.jobs.machines import On
 from packline.jobs.plan import Unit
 from packline.jobs.work import WorkFolder
@@ -37,6 +37,8 @@ class Runner(ABC, Generic[U, R]):
 
     memory_bytes: int | None = None
     """Resident bytes above which a worker is replaced by a fresh one after a unit."""
+    info: Any = None
+    """Facts found while opening, for the driver."""
     replaceable = False
     """True in a worker that has run a unit: a fresh process would have more free memory."""
 
@@ -54,10 +56,6 @@ class Runner(ABC, Generic[U, R]):
     def source_of(self, unit: U) -> str:
         """Name of the source under which the progress of a unit is shown."""
         return ""
-
-    def info(self) -> Any:
-        """Facts found while opening, for the driver."""
-        return None
 
 
 class Opening:
@@ -83,18 +81,8 @@ class Session(Protocol):
     def info(self) -> Any:
         """`Runner.info` of the open runner."""
 
-    def run(
-        self,
-        units: Sequence[Unit],
-        on_event: Callable[[Event], None],
-        on_result: Callable[[str, Any], None],
-    ) -> None:
-        """Run units and commit them; units are started in their order.
-
-        Args:
-            on_event: called with `Progress`, in this thread.
-            on_result: called with the name of the unit and a result after its commit, in this thread.
-        """
+    def run(self, units: Sequence[Unit], on_event: OnEvent, on_result: OnResult) -> None:
+        """Run units and commit them, started in their order; the callbacks are called in this thread."""
 
     def close(self) -> None:
         """End all processes; nothing is written after this."""
@@ -109,7 +97,7 @@ class Job(ABC, Generic[U, R, S]):
     """
 
     folder: WorkFolder[Any] | None = None
-    tell: OnEvent = staticmethod(lambda event: None)
+    tell: OnEvent
     """Set by `run_job`: called with the job's own events."""
     on: On = "local"
     """Set by `run_job`: where the units run."""

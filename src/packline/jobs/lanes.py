@@ -3,13 +3,11 @@
     x.jsonl.zst   lane 0 of 2   [0]   [2]   [4]      each lane decompresses all, and encodes its slices
                   lane 1 of 2      [1]   [3]   [5]   (`sources.slices`)
 
-Names and bytes of slices are the same for any number of lanes, which are chosen so that the files are done
-soonest, at the rates of one core.
+Names and bytes of slices are the same for any number of lanes.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 
 import msgspec
@@ -18,12 +16,8 @@ from packline.jobs.plan import Unit
 from packline.sources.files import InputFile
 from packline.storage.places import is_remote
 
-ENCODING = 110
-"""MB/s of text that one core encodes, reading and writing included."""
-DECOMPRESSING = {"zstd": 820, "gzip": 680, "": 1600}
-"""MB/s of text that one core reads without encoding it."""
-MOST_LANES = {"zstd": 8, "gzip": 6, "": 8}
-"""Number of lanes above which a file is hardly done any sooner."""
+MOST_LANES = 8
+"""Number of lanes above which a file is hardly done any sooner, as reading costs a seventh of encoding."""
 
 
 def with_lanes(units: Sequence[Unit], files: Sequence[InputFile], workers: int) -> list[Unit]:
@@ -37,31 +31,15 @@ def with_lanes(units: Sequence[Unit], files: Sequence[InputFile], workers: int) 
 
 
 def lanes_of(unit: Unit, files: Sequence[InputFile], workers: int, text_bytes: int) -> Iterator[Unit]:
-    """The lanes of a sliced file.
-
-    Args:
-        workers: number of processes.
-        text_bytes: text of all units to be run, this one included.
-    """
+    """The lanes of a sliced file; `text_bytes` is the text of all units to be run, this one included."""
     file = files[unit.spans[0].file]
     count = count_lanes(file, workers, text_bytes / max(unit.text_bytes, 1))
     return (msgspec.structs.replace(unit, lane=lane, lanes=count) for lane in range(count))
 
 
 def count_lanes(file: InputFile, workers: int, files: float) -> int:
-    """Number of lanes of a file with which files like it are done soonest.
-
-    Args:
-        files: number of files of this size that there are to read.
-    """
+    """Number of lanes of a file, where there are fewer files like it than workers."""
     if file.format == "parquet":
         return 1  # rows are decoded to be counted, which costs as much as encoding them
-    most = MOST_LANES[file.compression]
-    if is_remote(file.path):
-        most //= 2  # each lane downloads the whole file
-
-    def seconds(lanes: int) -> float:
-        rounds = math.ceil(max(files, 1) * lanes / max(workers, 1))
-        return rounds * (1 / DECOMPRESSING[file.compression] + 1 / (lanes * ENCODING))
-
-    return min(range(1, max(min(most, workers), 1) + 1), key=seconds)
+    most = MOST_LANES // 2 if is_remote(file.path) else MOST_LANES  # each lane downloads the whole file
+    return max(1, min(most, int(workers / max(files, 1))))

@@ -20,11 +20,11 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from packline.errors import PacklineError
-from packline.jobs.document_order import DocumentOrder
 from packline.jobs.folder import names_of
 from packline.jobs.job import Session
 from packline.jobs.lanes import lanes_of
 from packline.jobs.plan import Unit
+from packline.jobs.receipts import DocumentOrder
 from packline.jobs.text_unit import ENOUGH, BuildResult, Built
 from packline.recipe import Recipe
 from packline.store.ledger import Ledger
@@ -44,14 +44,12 @@ class Limit:
         self.reached = False
 
     def crosses(self, *receipts: Receipt) -> bool:
-        """True if units hold more than the remainder."""
         ledger = sum((receipt.ledger for receipt in receipts), Ledger())
         return (self.documents is not None and ledger.documents > self.documents) or (
             self.tokens is not None and ledger.tokens > self.tokens
         )
 
     def take(self, receipt: Receipt) -> None:
-        """Count a unit that is committed."""
         if self.documents is not None:
             self.documents -= receipt.ledger.documents
         if self.tokens is not None:
@@ -86,7 +84,6 @@ class LimitedRun:
         """Name of the unit or slice that holds more than what is left."""
 
     def run(self) -> None:
-        """Run rounds of units until a limit is reached."""
         job, width = self._job, self._session.width
         self._advance()
         while not self._limit.reached and (unit := self._order.unit) is not None:

@@ -51,14 +51,7 @@ On = Literal["local", "ray"] | Ray | Slice
 
 
 def parse_slice(text: str) -> Slice:
-    """Slice from its number and the number of slices.
-
-    Raises:
-        RecipeError: not two numbers, or a slice that does not exist.
-
-    >>> parse_slice("3/8")
-    Slice(number=3, count=8)
-    """
+    """Slice from its number and the number of slices."""
     found = re.fullmatch(r"(\d{1,9})/(\d{1,9})", text)
     if found is None or not int(found[1]) < int(found[2]):
         raise RecipeError(
@@ -69,11 +62,7 @@ def parse_slice(text: str) -> Slice:
 
 
 def check_on(on: On) -> On:
-    """The same place, refused if it cannot exist.
-
-    Raises:
-        RecipeError: not a place.
-    """
+    """The same place; a RecipeError if it cannot exist."""
     if isinstance(on, Slice):
         return parse_slice(str(on))
     if not isinstance(on, Ray) and on not in ("local", "ray"):
@@ -93,11 +82,7 @@ def temporary_folder(on: On) -> Iterator[Path]:
 
 
 def cluster_executor(on: On) -> Any:
-    """Executor of a cluster; None for a job that runs on this machine.
-
-    Raises:
-        PacklineError: the library of the cluster is not installed.
-    """
+    """Executor of a cluster; None for a job that runs on this machine."""
     if on == "ray":
         on = Ray()
     if not isinstance(on, Ray):

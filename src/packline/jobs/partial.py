@@ -5,8 +5,7 @@
     files        a  b | c             each adds units to those before it, as a manifest lists them
 
 Units in document order are a function of the plan, so files of several processes agree where they overlap,
-and a reader takes of each what continues what it has. They are hints: nothing but reading ahead of the
-manifest depends on them, a failure to write one is made good by the next, and none outlives the build.
+and a reader takes of each what continues what it has. A failure to write one is made good by the next.
 """
 
 from __future__ import annotations
@@ -20,9 +19,8 @@ import msgspec
 
 from packline.errors import PacklineError, StoreError
 from packline.fingerprint import hash_bytes
-from packline.jobs.document_order import DocumentOrder
 from packline.jobs.plan import Plan, pack, read_packed
-from packline.jobs.receipts import CommittedReceipts
+from packline.jobs.receipts import CommittedReceipts, DocumentOrder, receipt_entry
 from packline.storage.protocol import Storage
 from packline.storage.publication import WORK
 from packline.store.ledger import source_names
@@ -54,8 +52,6 @@ class SourcePart(msgspec.Struct, frozen=True, array_like=True):
 
 
 class PartialManifest(msgspec.Struct, frozen=True):
-    """One file."""
-
     build: str
     """Identity of the build, as in its plan."""
     sources: dict[str, SourcePart]
@@ -66,8 +62,6 @@ class PublishedUnits:
     """Units that a running build has published, up to the first gap of each source.
 
     Args:
-        storage: storage of the build.
-        build: its identity.
         take: called with the name of a source and its next units.
     """
 
@@ -82,56 +76,37 @@ class PublishedUnits:
         """Name of the next unit of each source; empty if there is none."""
 
     def look(self) -> bool:
-        """Read the files that are new; True if a source is known further.
-
-        Raises:
-            CorruptStore: a file is damaged.
-            StoreError: a file is of another build.
-        """
+        """Read the files that are new; True if a source is known further."""
         before = dict(self.ends)
         for name in self._storage.list(PARTIAL):
-            if name not in self._seen:
-                with suppress(FileNotFoundError):  # the build has ended meanwhile
-                    self.add(name, self._read(name))
+            with suppress(FileNotFoundError):  # the build has ended meanwhile
+                if name not in self._seen:
+                    self.add(name, read_packed(self._storage, name, PartialManifest))
         return self.ends != before
 
     def add(self, name: str, found: PartialManifest) -> None:
-        """Take over a file."""
-        self._seen.add(name)
-        for source, part in found.sources.items():
-            waiting = self._waiting.setdefault(source, [])
-            waiting.append(part)
-            for one in sorted(waiting, key=lambda part: part.end):
-                self._continue(source, one)
-            waiting[:] = [one for one in waiting if one.first > self.ends.get(source, (0, 0))[0]]
-
-    def _continue(self, source: str, part: SourcePart) -> None:
-        end = self.ends.get(source, (0, -1))
-        if part.first > end[0] or part.end <= end:
-            return
-        self.ends[source], self.following[source] = part.end, part.following
-        if units := part.units[end[0] - part.first :]:
-            self._take(source, units)
-
-    def _read(self, name: str) -> PartialManifest:
-        found = read_packed(self._storage, name, PartialManifest)
+        """Take over a file; one of another build is a StoreError."""
         if found.build != self._build:
             raise StoreError(
                 f"{self._storage.place} was begun again, from another recipe, tokenizer or inputs while it "
                 "was read",
                 hint="begin the run again, or put the earlier store back",
             )
-        return found
+        self._seen.add(name)
+        for source, part in found.sources.items():
+            waiting = self._waiting.setdefault(source, [])
+            waiting.append(part)
+            for one in sorted(waiting, key=lambda part: part.end):
+                first, passed = self.ends.get(source, (0, -1))
+                if one.first <= first and one.end > (first, passed):
+                    self.ends[source], self.following[source] = one.end, one.following
+                    if units := one.units[first - one.first :]:
+                        self._take(source, units)
+            waiting[:] = [one for one in waiting if one.first > self.ends.get(source, (0, 0))[0]]
 
 
 class Publisher:
-    """Publishes what a build has committed.
-
-    Args:
-        storage: storage of the build.
-        plan: its plan.
-        committed: its receipts; the caller adds later ones.
-    """
+    """Publishes what a build has committed; the caller adds receipts."""
 
     def __init__(self, storage: Storage, plan: Plan, committed: CommittedReceipts) -> None:
         self._storage, self._plan, self._committed = storage, plan, committed
@@ -150,15 +125,14 @@ class Publisher:
         self._due = time.monotonic() + self._pause
 
     def publish(self) -> None:
-        """Publish what is committed and not published yet, also by other processes.
-
-        Raises:
-            PacklineError: a file cannot be read or written.
-        """
+        """Publish what is committed and not published yet, also by other processes."""
         if not self._orders:
             names, committed = source_names(self._plan.recipe), self._committed
             for source, units in groupby(self._plan.units, lambda unit: unit.source):
-                self._orders[names[source]] = DocumentOrder(list(units), committed, committed.streams), []
+                self._orders[names[source]] = (
+                    DocumentOrder(list(units), committed.names, committed.streams),
+                    [],
+                )
         self._published.look()
         found = PartialManifest(self._plan.build, {})
         for source, (order, there) in self._orders.items():
@@ -178,5 +152,8 @@ class Publisher:
     def _listed(self, units: list[str]) -> list[ListedUnit]:
         self._committed.read(units)
         receipts = self._committed.receipts
-        found = [(unit, receipts[unit], receipts.entry(unit)) for unit in units]
-        return [(UnitEntry(unit, one.source, entry, one.rejects), one.shards) for unit, one, entry in found]
+        found = [(unit, receipts[unit]) for unit in units]
+        return [
+            (UnitEntry(unit, one.source, receipt_entry(unit, one), one.rejects), one.shards)
+            for unit, one in found
+        ]

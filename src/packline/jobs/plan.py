@@ -1,8 +1,7 @@
 """Plan of a job: its units, and for a store all that they have in common.
 
-It is written once, by the first process that plans, and read by all others: processes that join the build,
-readers that follow it, and `finish`, which therefore needs no input. A million units take a few megabytes in
-the file, and 300 in memory.
+It is written once, by the first process that plans, and read by processes that join the build, readers that
+follow it, and `finish`. A million units take a few megabytes in the file, and 300 in memory.
 """
 
 from __future__ import annotations
@@ -28,11 +27,7 @@ T = TypeVar("T")
 
 
 class Unit(msgspec.Struct, frozen=True, gc=False, array_like=True):
-    """Work that is run and resumed as a whole; a function of the inputs alone.
-
-    >>> Unit("web-000007", 7, slice_bytes=1 << 20).slice_name(2)
-    'web-000007-000002'
-    """
+    """Work that is run and resumed as a whole; a function of the inputs alone."""
 
     name: str
     """Unique within a job."""
@@ -55,11 +50,7 @@ class Unit(msgspec.Struct, frozen=True, gc=False, array_like=True):
 
     @classmethod
     def of(cls, number: int) -> Unit:
-        """Unit that is named after its number, of a job without files.
-
-        >>> Unit.of(7).name
-        '000007'
-        """
+        """Unit that is named after its number, of a job without files."""
         return cls(f"{number:06d}", number)
 
     def slice_name(self, number: int) -> str:
@@ -88,11 +79,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def count_units(plan: Plan, ends: Mapping[str, StreamReceipt]) -> tuple[int, bool]:
-    """Number of units in all, and whether it is exact.
-
-    It is expected only, while a file that is committed slice by slice has not been read to its end, or if a
-    limit may end the build early.
-    """
+    """Number of units in all, and whether it is exact: no limit, and all slices were read."""
     total, is_exact = 0, not is_limited(plan.recipe)
     for unit in plan.units:
         known = unit.name in ends or not unit.slice_bytes
@@ -102,35 +89,23 @@ def count_units(plan: Plan, ends: Mapping[str, StreamReceipt]) -> tuple[int, boo
 
 
 def build_mark(recipe: Recipe, tokenizer: str, inputs: Iterable[tuple[str, str, int]]) -> str:
-    """Hash of what is known of a store before it is built.
-
-    Args:
-        recipe: the recipe.
-        tokenizer: fingerprint of the tokenizer.
-        inputs: source, name and bytes of each input.
-    """
+    """Hash of what is known of a store before it is built; inputs by source, name and bytes."""
     return hash_value([recipe, tokenizer, sorted(inputs)])[:DIGITS]
 
 
 def record_plan(storage: Storage, plan: Plan) -> Plan:
     """Record the plan of a build; the recorded one, if another process was first."""
-    if (there := read_plan(storage)) is not None:
-        return there
-    try:
-        storage.put_new(f"{WORK}/{PLAN}", pack(plan))
-    except StoreError:
-        if (there := read_plan(storage)) is None:
-            raise
-        return there
-    return plan
+    if (there := read_plan(storage)) is None:
+        try:
+            storage.put_new(f"{WORK}/{PLAN}", pack(plan))
+        except StoreError:
+            if (there := read_plan(storage)) is None:
+                raise
+    return there or plan
 
 
 def read_plan(storage: Storage) -> Plan | None:
-    """Plan of the build in a storage; None if none has begun, or it has ended.
-
-    Raises:
-        CorruptStore: the record is damaged.
-    """
+    """Plan of the build in a storage; None if none has begun, or it has ended."""
     try:
         return read_packed(storage, f"{WORK}/{PLAN}", Plan)
     except (FileNotFoundError, NotADirectoryError):
@@ -145,12 +120,7 @@ def pack(value: msgspec.Struct) -> bytes:
 
 
 def read_packed(storage: Storage, name: str, kind: type[T]) -> T:
-    """Value of a record.
-
-    Raises:
-        FileNotFoundError: there is none.
-        CorruptStore: it is damaged.
-    """
+    """Value of a record; a damaged one is a `CorruptStore`."""
     import zstandard
 
     data = storage.read(name)

@@ -1,9 +1,8 @@
 """Executor on a Ray cluster: slices of the units, each one task of Ray.
 
-Ray places the tasks, and repeats those whose node is lost, without bound; there is no scheduler of ours. A
-task that begins looks at one listing of receipts and leaves out what is committed, so losing a node, the
-driver, or Ray itself costs running units only. A worker that is killed, usually because memory ran out, is
-replaced within its task by half as many workers. Any other error stops the job: it would happen again.
+Ray places the tasks, and repeats those whose node is lost, without bound. A task that begins looks at one
+listing of receipts and leaves out what is committed. A worker that is killed, usually because memory ran out,
+is replaced within its task by half as many workers. Any other error stops the job: it would happen again.
 """
 
 from __future__ import annotations
@@ -16,14 +15,14 @@ import socket
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from itertools import groupby
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from packline.errors import PacklineError, RecipeError, WorkerDied
-from packline.jobs.events import Event, Note, Progress
+from packline.jobs.events import Note, OnEvent, OnResult, Progress
 from packline.jobs.executors import LocalProcesses, LocalThreads, sendable
 from packline.jobs.job import Job, Opening
 from packline.jobs.machines import Ray
@@ -53,40 +52,30 @@ MOST_DEATHS = 3
 SAME = "install the same version of packline on all nodes, and give them the same files"
 
 
-class Share(NamedTuple):
-    """Settings common to all tasks of a job."""
+class Share(Job[Any, Any, None]):
+    """Settings common to all tasks of a job, which a task runs as a job of its own."""
 
-    version: str
-    opening: Opening
-    workers: int
-    if_died: str
-    in_threads: bool
-    folder: str
-    """Working directory of the driver, which relative paths belong to."""
-    work: str
-    """Work folder of the job, whose lock a task shares; empty if it has none."""
-
-
-class _Slice(Job[Any, Any, None]):
-    def __init__(self, share: Share) -> None:
-        self._share, self.if_died = share, share.if_died
+    def __init__(self, job: Job[Any, Any, Any], workers: int) -> None:
+        self.version, self.settings, self.width = __version__, job.opening(), workers
+        self.if_died, self.in_threads = job.if_died, job.in_threads
+        self.cwd = os.getcwd()
+        """Working directory of the driver, which relative paths belong to."""
+        self.lock = "" if job.folder is None else str(job.folder.work / "lock")
+        """Lock of the job, which a task shares; empty if it has none."""
 
     def opening(self) -> Opening:
-        return self._share.opening
+        return self.settings
 
     begin = todo = take = finish = Any  # type: ignore[assignment]
 
 
 def run_slice(share: Share, units: Sequence[Unit]) -> list[tuple[str, Any]] | PacklineError:
-    """The task: run a slice of the units; return its results, or the error that stopped it.
-
-    Without units, the one result is what was found while the job was opened (`Runner.info`).
-    """
+    """The task: run a slice; its results, or the error that stopped it. Without units: `Runner.info`."""
     if share.version != __version__:
         raise RuntimeError(f"expected packline {share.version} as on the driver, found {__version__}")
     with suppress(OSError):  # on a machine without this folder, paths have to be absolute
-        os.chdir(share.folder)
-    lock = lock_file(Path(share.work, "lock"), fcntl.LOCK_SH) if share.work else -1
+        os.chdir(share.cwd)
+    lock = lock_file(Path(share.lock), fcntl.LOCK_SH) if share.lock else -1
     try:
         return _run(share, units)
     except Exception as error:
@@ -98,14 +87,14 @@ def run_slice(share: Share, units: Sequence[Unit]) -> list[tuple[str, Any]] | Pa
 
 def _run(share: Share, units: Sequence[Unit]) -> list[tuple[str, Any]]:
     """Run units with fewer and fewer workers, while these are killed."""
-    job, workers, results = _Slice(share), share.workers, list[tuple[str, Any]]()
-    deaths: Counter[str] = Counter()
+    workers, results, deaths = share.width, list[tuple[str, Any]](), Counter[str]()
+    executor = LocalThreads if share.in_threads else LocalProcesses
     while True:
         try:
-            with closing((LocalThreads if share.in_threads else LocalProcesses)(job, workers)) as session:
+            with closing(executor(share, workers)) as session:
                 if not units:
                     return [("", session.info())]
-                left = share.opening.left(units)
+                left = share.settings.left(units)
                 session.run(left, lambda event: None, lambda *found: results.append(found))
                 return results
         except WorkerDied as error:
@@ -116,8 +105,6 @@ def _run(share: Share, units: Sequence[Unit]) -> list[tuple[str, Any]]:
 
 
 class RayTasks:
-    """Runs units as tasks of a Ray cluster."""
-
     def __init__(self, place: Ray) -> None:
         self._address = place.address or os.environ.get("RAY_ADDRESS")
         if self._address is not None:
@@ -173,16 +160,7 @@ class RayTasks:
         memory = f"{self._memory / 2**30:.1f} GiB"
         job.tell(Note(f"Ray: room for {self._fitting} x {cores} workers, each {cores} with {memory}"))
         job.given_workers, job.given_memory = cores, self._memory
-        share = Share(
-            version=__version__,
-            opening=job.opening(),
-            workers=cores,
-            if_died=job.if_died,
-            in_threads=job.in_threads,
-            folder=os.getcwd(),
-            work="" if job.folder is None else str(job.folder.work),
-        )
-        self._share = self._ray.put(share)
+        self._share = self._ray.put(Share(job, cores))
         self._task = self._ray.remote(run_slice).options(
             num_cpus=cores,
             memory=self._memory,
@@ -202,17 +180,12 @@ class RayTasks:
     def info(self) -> Any:
         return self._info
 
-    def run(
-        self,
-        units: Sequence[Unit],
-        on_event: Callable[[Event], None],
-        on_result: Callable[[str, Any], None],
-    ) -> None:
+    def run(self, units: Sequence[Unit], on_event: OnEvent, on_result: OnResult) -> None:
         if not units:
             return
         for slice in slices_of(units, self._given or SLICES_A_TASK * self._fitting):
             self._start(slice)
-        looked, seen = time.monotonic(), set(self._committed())
+        looked, seen = time.monotonic(), self._committed()
         planned, names = {unit.name: unit for unit in units}, self._job.sources
         while self._tasks:
             ready, _ = self._ray.wait(self._tasks, num_returns=1, timeout=LOOK_SECONDS)
@@ -220,15 +193,15 @@ class RayTasks:
                 for name, result in self._results(task):
                     on_result(name, result)
             if time.monotonic() - looked > LOOK_SECONDS:
-                looked, there = time.monotonic(), set(self._committed())
+                looked, there = time.monotonic(), self._committed()
                 for name in there - seen:  # as far as text is planned
                     if (unit := planned.get(planned_name(name))) is not None:
                         size = unit.slice_bytes or unit.text_bytes
                         on_event(Progress(names[unit.source] if names else "", 0, size, 0))
                 seen = there
 
-    def _committed(self) -> Sequence[str]:
-        return () if self._job.folder is None else self._job.folder.receipt_names()
+    def _committed(self) -> set[str]:
+        return set() if self._job.folder is None else self._job.folder.receipt_names()
 
     def _start(self, units: Sequence[Unit]) -> Any:
         task = self._task.remote(self._share, list(units))
@@ -249,7 +222,6 @@ class RayTasks:
         return found
 
     def close(self) -> None:
-        """End all tasks and their processes."""
         if not self._ray.is_initialized():
             return
         for task in self._tasks:
@@ -275,10 +247,7 @@ def slices_of(units: Sequence[Unit], count: int) -> list[list[Unit]]:
 
 
 def cores_per_task(nodes: Sequence[int]) -> int:
-    """Cores of a task: as many as possible, if tasks of that size use nearly all cores.
-
-    Args:
-        nodes: number of cores of each node.
+    """Cores of a task, by those of each node: as many as possible, if such tasks use nearly all cores.
 
     >>> cores_per_task([64, 64, 4]), cores_per_task([4, 16, 16, 64]), cores_per_task([])
     (64, 16, 1)
@@ -297,17 +266,14 @@ def _library(address: str | None) -> Any:
     try:
         import ray
     except ImportError as error:
-        raise PacklineError(
-            "Ray is not installed", hint="install it with: pip install 'packline[ray]'"
-        ) from error
+        hint = "install it with: pip install 'packline[ray]'"
+        raise PacklineError("Ray is not installed", hint=hint) from error
     return ray
 
 
 def _no_cluster(address: str, reason: str) -> PacklineError:
-    return PacklineError(
-        f"cannot connect to Ray at {address}: {reason}",
-        hint="start a cluster with: ray start --head; or name one: RAY_ADDRESS=HOST:6379",
-    )
+    hint = "start a cluster with: ray start --head; or name one: RAY_ADDRESS=HOST:6379"
+    return PacklineError(f"cannot connect to Ray at {address}: {reason}", hint=hint)
 
 
 def _refuse_silence(address: str) -> None:

@@ -1,11 +1,7 @@
 """Resources of this process: cores, memory and disk as reported by the kernel, and child processes.
 
-A container's quota and a process's affinity are often far below the machine's core count; starting
-workers for all cores would only make them compete.
-
-A text cannot be split for tokenization without knowing the pattern of its tokenizer, so a document is encoded
-as a whole. One that does not fit into the memory of a worker stops the build, and is not left out: the
-contents of a store depend on the recipe alone, never on the memory of a machine.
+A document is encoded as a whole. One that does not fit into the memory of a worker stops the build, and is
+not left out: the contents of a store depend on the recipe alone, never on the memory of a machine.
 """
 
 from __future__ import annotations
@@ -37,11 +33,7 @@ SMALLEST_WORKER = GIB // 2
 
 
 def usable_cores() -> int:
-    """Cores of the affinity mask, bounded by the cgroup's CPU quota.
-
-    >>> 1 <= usable_cores() <= (os.cpu_count() or 1)
-    True
-    """
+    """Cores of the affinity mask, bounded by the cgroup's CPU quota."""
     cores, quota = process_cores(), _cgroup_quota()
     return max(1, min(cores, int(quota) if quota else cores))
 
@@ -81,11 +73,7 @@ def _proc_kib(path: str, name: str) -> int | None:
 
 
 def count_workers(options: RunOptions) -> tuple[int, int]:
-    """Number of workers, and bytes of memory for each.
-
-    >>> count_workers(RunOptions(workers=2, memory_bytes=2 << 30))
-    (2, 1073741824)
-    """
+    """Number of workers, and bytes of memory for each."""
     available = options.memory_bytes or int(usable_memory() * 0.8)
     workers = options.workers if options.workers is not None else usable_cores()
     if options.workers is None:
@@ -102,12 +90,7 @@ def free_disk(folder: Path) -> int:
 
 
 def require_disk(folder: Path, needed: int, purpose: str) -> None:
-    """Refuse to begin what cannot finish.
-
-    Args:
-        needed: bytes still to be written.
-        purpose: what they are for.
-    """
+    """Refuse to begin what cannot finish: `needed` bytes are still to be written."""
     if needed > (free := free_disk(folder)):
         raise OutOfSpace(
             f"the disk of {folder} is too small for {purpose}: expected {needed:,} bytes free, "
@@ -216,7 +199,6 @@ def keep_freed_memory() -> None:
 
 
 def release_freed_memory() -> None:
-    """Return freed memory to the kernel, with glibc."""
     _call_libc("malloc_trim", 0)
 
 

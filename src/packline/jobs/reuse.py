@@ -1,9 +1,9 @@
 """Take units over from an earlier store: those that would be run again with the same result.
 
 A unit is found by its source and its pieces of files, not by its number, and gets the files and the receipt
-that it would have without reuse; so the store is the same, byte for byte. The content of its inputs is equal
-if their checksums are: their bytes are read again, but not encoded, except those of objects whose ETag is
-recorded. A file that is committed slice by slice is reused as a whole.
+that it would have without reuse. The content of its inputs is equal if their checksums are: their bytes are
+read again, but not encoded, except those of objects whose ETag is recorded. A file that is committed slice by
+slice is reused as a whole.
 
 The earlier store is not trusted: every file that is taken over is read, and compared with the checksum in the
 unit's receipt, which is listed in the manifest. A unit with a missing or damaged file is run as usual, and
@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import errno
 import os
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from itertools import islice
@@ -62,8 +63,6 @@ LIMITED, STRICT = "ended by a limit", "has bad records, and strict stops at one"
 READ = "read otherwise: other fields or types found in the files, or another version of pyarrow"
 DAMAGED = "damaged in the earlier store"
 
-Pieces = tuple[tuple[str, int, int], ...]
-
 
 class EarlierUnit(NamedTuple):
     """A unit of an earlier store, or all slices of a file with the receipt of its end."""
@@ -78,12 +77,7 @@ Match = tuple[Unit, EarlierUnit]
 
 
 class Reuse:
-    """Comparison of a build with an earlier store, unit by unit.
-
-    Raises:
-        RecipeError: the recipe has `val_documents`.
-        StoreNotFound, StoreError: the earlier store cannot be used.
-    """
+    """Comparison of a build with an earlier store, unit by unit; it refuses one that cannot be used."""
 
     def __init__(self, path: str, work: TextBuild, out: Path) -> None:
         recipe = work.recipe
@@ -107,50 +101,31 @@ class Reuse:
                 hint="build without --reuse",
             )
         self._damaged: list[str] = []
-        """Receipts that cannot be used, with the reasons."""
-        self._recipe, self._files, self._names = recipe, work.files, work.names
-        self._settings = [
-            unit_settings(recipe, number, work.tokenizer.fingerprint, work.boundary)
-            for number in range(len(work.names))
-        ]
-        self._earlier_names = source_names(manifest.recipe)
+        self._work, self._read_bytes = work, 0
+        self._sizes = {(entry.source, entry.name): entry.bytes for entry in manifest.inputs}
         self._etags = read_etags(manifest.checksum)
-        self._read_bytes = 0
+        self._settings = [self._settings_of(number) for number in range(len(work.names))]
 
     def plan(self, units: Sequence[Unit], *, strict: bool) -> tuple[list[Match], ReusePlanned]:
-        """Find what can be reused; reads inputs, except objects with the ETag that they had.
-
-        Args:
-            units: units that are not committed.
-            strict: do not reuse a unit with bad records.
-        """
-        matches = []
-        sources = {name: SourceReuse(name) for name in self._names}
+        """Find which units can be reused, by reading inputs; if strict, none with bad records."""
+        matches, names = [], self._work.names
+        sources = {name: SourceReuse(name) for name in names}
+        runs = {name: Counter[str]() for name in names}
         for unit in units:
-            found, source = self._equal(unit, strict=strict), sources[self._names[unit.source]]
+            name = names[unit.source]
+            found = self._equal(unit, strict=strict)
             if isinstance(found, str):
-                source.run[found] = source.run.get(found, 0) + unit.receipts
+                runs[name][found] += unit.receipts
                 continue
             matches.append((unit, found))
-            source.units += len(found.receipts)
-            source.text_bytes += unit.text_bytes
-        for source in sources.values():
-            source.run = dict(sorted(source.run.items(), key=lambda item: -item[1]))
-        planned = ReusePlanned(str(self.path), list(sources.values()), self._read_bytes, self._damaged)
-        return matches, planned
+            sources[name].units += len(found.receipts)
+            sources[name].text_bytes += unit.text_bytes
+        for name, source in sources.items():
+            source.run = dict(runs[name].most_common())
+        return matches, ReusePlanned(str(self.path), [*sources.values()], self._read_bytes, self._damaged)
 
     @cached_property
-    def _sizes(self) -> dict[tuple[str, str], int]:
-        return {(entry.source, entry.name): entry.bytes for entry in self._manifest.inputs}
-
-    def _earlier_settings(self, source: str) -> dict[str, Any]:
-        manifest, entry = self._manifest, self._manifest.tokenizer
-        boundary = Boundary(entry.eod_id, entry.eod, entry.bos_id, entry.bos)
-        number = self._earlier_names.index(source)
-        return unit_settings(manifest.recipe, number, entry.fingerprint, boundary, manifest.packline)
-
-    @cached_property
-    def _earlier(self) -> dict[tuple[str, Pieces], EarlierUnit]:
+    def _earlier(self) -> dict[tuple[str, Any], EarlierUnit]:
         """Units of the earlier store, by source and pieces of files; of a stream by the whole file."""
         units: dict[str, Receipt] = {}
         streams: dict[str, StreamReceipt] = {}
@@ -165,7 +140,7 @@ class Reuse:
                         units[name] = msgspec.json.decode(data, type=Receipt)
             except CorruptStore as error:
                 self._damaged.append(error.message)
-        found: dict[tuple[str, Pieces], EarlierUnit] = {}
+        found: dict[tuple[str, Any], EarlierUnit] = {}
         for receipt in units.values():
             if pieces := tuple((piece.file, piece.start, piece.stop) for piece in receipt.inputs):
                 found[receipt.source, pieces] = EarlierUnit([receipt], receipt.inputs)
@@ -173,34 +148,47 @@ class Reuse:
             slices = [units[one] for n in range(end.units) if (one := f"{name}-{n:06d}") in units]
             whole = InputPiece(end.file, 0, WHOLE_STREAM, end.checksum)
             if len(slices) == end.units:
-                found[end.source, ((end.file, 0, WHOLE_STREAM),)] = EarlierUnit(slices, (whole,), end)
+                found[end.source, end.file] = EarlierUnit(slices, (whole,), end)
         return found
+
+    def _settings_of(self, source: int) -> tuple[dict[str, Any], dict[str, Any]] | None:
+        """Settings of the units of a source in the earlier store, and now; None for a new source."""
+        manifest, entry, work = self._manifest, self._manifest.tokenizer, self._work
+        earlier = source_names(manifest.recipe)
+        if (name := work.names[source]) not in earlier:
+            return None
+        boundary = Boundary(entry.eod_id, entry.eod, entry.bos_id, entry.bos)
+        number = earlier.index(name)
+        before = unit_settings(manifest.recipe, number, entry.fingerprint, boundary, manifest.packline)
+        return before, unit_settings(work.recipe, source, work.tokenizer.fingerprint, work.boundary)
 
     def _equal(self, unit: Unit, *, strict: bool) -> EarlierUnit | str:
         """The same unit of the earlier store, or one line with the reason why there is none."""
-        source, limited = self._names[unit.source], is_limited(self._manifest.recipe)
-        files = [self._files[span.file] for span in unit.spans]
-        if source not in self._earlier_names:
+        name, limited = self._work.names[unit.source], is_limited(self._manifest.recipe)
+        files = [self._work.files[span.file] for span in unit.spans]
+        if (settings := self._settings[unit.source]) is None:
             return NEW_SOURCE
-        if any((source, file.name) not in self._sizes for file in files):
+        if any((name, file.name) not in self._sizes for file in files):
             return NEW_FILE
-        pieces = tuple(
-            (file.name, span.start, span.stop) for file, span in zip(files, unit.spans, strict=True)
+        pieces: Any = (
+            files[0].name
+            if unit.slice_bytes
+            else tuple(
+                (file.name, span.start, span.stop) for file, span in zip(files, unit.spans, strict=True)
+            )
         )
-        if unit.slice_bytes:
-            pieces = ((files[0].name, 0, WHOLE_STREAM),)
-        found = self._earlier.get((source, pieces))
-        settings, before = self._settings[unit.source], self._earlier_settings(source)
-        checksum = settings_checksum(settings, files, unit.slice_bytes)
-        if found is None:
-            if settings_checksum(before, files, unit.slice_bytes) != checksum:
-                return _named(setting_differences(before, settings))
-            resized = any(self._sizes[source, file.name] != file.size for file in files)
+        before, checksum = (settings_checksum(one, files, unit.slice_bytes) for one in settings)
+        if (found := self._earlier.get((name, pieces))) is None:
+            if before != checksum:
+                return _named(setting_differences(*settings))
+            resized = any(self._sizes[name, file.name] != file.size for file in files)
             return CONTENT if resized else LIMITED if limited else DAMAGED if self._damaged else CUTS
         if any(receipt.settings != checksum for receipt in found.receipts):
-            return _named(setting_differences(before, settings)) or (CUTS if unit.slice_bytes else READ)
+            return _named(setting_differences(*settings)) or (CUTS if unit.slice_bytes else READ)
         for file, piece in zip(files, found.pieces, strict=True):
-            if not self._is_unchanged(file) and self._checksum(file, piece) != piece.checksum:
+            etag = etag_of(file)
+            same = etag and self._etags.get((name, file.name)) == etag
+            if not same and self._checksum(file, piece) != piece.checksum:
                 return CONTENT
         if not all(receipt.complete for receipt in found.receipts):
             return LIMITED
@@ -208,16 +196,12 @@ class Reuse:
             return STRICT
         return found
 
-    def _is_unchanged(self, file: InputFile) -> bool:
-        etag = etag_of(file)
-        return bool(etag) and self._etags.get((self._names[file.source], file.name)) == etag
-
     def _checksum(self, file: InputFile, piece: InputPiece) -> str:
         if piece.stop == WHOLE_STREAM:
             self._read_bytes += file.size
         elif file.format != "parquet":
             self._read_bytes += piece.stop - piece.start
-        found = input_checksum(file, piece, self._recipe)
+        found = input_checksum(file, piece, self._work.recipe)
         check_unchanged(file)
         return found
 
@@ -226,24 +210,31 @@ class ReusingBuild(BuildJob):
     """A build that takes units over from an earlier store (`take_from`), and runs the others."""
 
     def take_from(self, earlier: str) -> None:
-        """Name the folder of the earlier store, before the build begins."""
         self._reuse = Reuse(earlier, self.work, Path(self.folder.place))
 
     def begin(self) -> Finished | None:
-        """Start or resume, and take over what the earlier store has."""
         if (summary := super().begin()) is not None:
             return summary
         todo = self.todo()
         matches, planned = self._reuse.plan(todo, strict=self.work.options.strict)
         self.tell(planned)
-        if not is_limited(self.recipe):
-            self._take_over(matches)
-            return None
-        for match in self._within_limits(todo, matches):
-            before = self.units_reused
-            self._take_over([match])
-            if self.units_reused == before:
+        one_by_one = is_limited(self.recipe)
+        waiting = self._within_limits(todo, matches) if one_by_one else iter(matches)
+        problems: list[str] = []
+        while batch := list(islice(waiting, 1 if one_by_one else BATCH)):
+            failed = self._take_over(batch, problems)
+            for unit, earlier in failed:
+                source = planned.sources[unit.source]
+                source.units -= len(earlier.receipts)
+                source.run[DAMAGED] = source.run.get(DAMAGED, 0) + len(earlier.receipts)
+            if one_by_one and failed:
                 break  # what follows is committed after it
+        for problem in problems[:SHOWN]:
+            self.tell(Note(problem))
+        if (more := len(problems) - SHOWN) > 0:
+            self.tell(
+                Note(f"and {more:,} more units of {self._reuse.path} that cannot be used are run again")
+            )
         return None
 
     def _within_limits(self, todo: Sequence[Unit], matches: Sequence[Match]) -> Iterator[Match]:
@@ -259,38 +250,31 @@ class ReusingBuild(BuildJob):
                 limit.take(receipt)
             yield unit, earlier
 
-    def _take_over(self, matches: Iterable[Match]) -> None:
-        """Commit units of the earlier store; those whose files cannot be used are named, and are run."""
-        earlier, problems = self._reuse.path, list[str]()
-        have = set(self.folder.receipt_names())
+    def _take_over(self, batch: Iterable[Match], problems: list[str]) -> list[Match]:
+        """Commit units of the earlier store; those whose files cannot be used, and why: they are run."""
+        failed = []
+        records: dict[str, Receipt | StreamReceipt] = {}
         with disk_errors(self.folder.parent):
             origin = self.folder.tmp / "reuse"
             origin.mkdir(exist_ok=True)
-            waiting = iter(matches)
-            while batch := list(islice(waiting, BATCH)):
-                records: dict[str, Receipt | StreamReceipt] = {}
-                for unit, match in batch:
-                    pairs = [(old, _renamed(old, unit)) for old in match.receipts]
-                    fresh = [pair for pair in pairs if pair[1].unit not in have]
-                    try:
-                        _share(earlier, fresh, origin)
-                    except OSError as error:  # CorruptStore is one
-                        if error.errno in OWN:
-                            raise
-                        problems.append(f"{error}; unit {unit.name} is run again")
-                        continue
-                    records |= {new.unit: new for _, new in fresh}
-                    end = f"{unit.name}{STREAM}"
-                    if match.stream is not None and end not in have:
-                        records[end] = match.stream
-                self.folder.commit_all(records, origin)
-                for name, record in records.items():
-                    self.committed.add(name.removesuffix(STREAM), record)
-                self.units_reused += sum(isinstance(record, Receipt) for record in records.values())
-        for problem in problems[:SHOWN]:
-            self.tell(Note(problem))
-        if (more := len(problems) - SHOWN) > 0:
-            self.tell(Note(f"and {more:,} more units of {earlier} that cannot be used are run again"))
+            for unit, earlier in batch:
+                pairs = [(old, _renamed(old, unit)) for old in earlier.receipts]
+                fresh = [pair for pair in pairs if pair[1].unit not in self.committed.names]
+                try:
+                    _share(self._reuse.path, fresh, origin)
+                except OSError as error:  # CorruptStore is one
+                    if error.errno in OWN:
+                        raise
+                    problems.append(f"{error}; unit {unit.name} is run again")
+                    failed.append((unit, earlier))
+                    continue
+                records |= {new.unit: new for _, new in fresh}
+                if earlier.stream is not None:
+                    records[f"{unit.name}{STREAM}"] = earlier.stream
+            self.folder.commit_all(records, origin)
+        for name, record in records.items():
+            self.committed.add(name.removesuffix(STREAM), record)
+        return failed
 
 
 def _named(differences: list[str]) -> str:

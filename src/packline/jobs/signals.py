@@ -39,9 +39,5 @@ def ignore_signals() -> None:
 
 
 def signal_of(error: KeyboardInterrupt) -> int:
-    """Number of the signal that interrupted.
-
-    >>> signal_of(KeyboardInterrupt()), signal_of(KeyboardInterrupt(signal.SIGTERM))
-    (2, 15)
-    """
+    """Number of the signal that interrupted."""
     return int(error.args[0]) if error.args else int(signal.SIGINT)

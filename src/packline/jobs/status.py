@@ -1,13 +1,13 @@
 """Status of a job, read from its folder, whether or not the job is running.
 
-Only receipts count, since work without one is repeated; a running build is a few units further. Writes
-nothing and does not wait. Cost: one small file per unit.
+Only receipts count, since work without one is repeated. Cost: one small file per unit.
 """
 
 from __future__ import annotations
 
 import os
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,8 +18,7 @@ from packline.jobs.folder import read_published
 from packline.jobs.identity import BuildIdentity
 from packline.jobs.plan import count_units, read_plan
 from packline.jobs.receipts import CommittedReceipts
-from packline.jobs.run_records import read_runs
-from packline.jobs.work import PARTS, is_running, sharing_processes
+from packline.jobs.work import PARTS, is_running, read_runs, sharing_processes
 from packline.recipe import Recipe
 from packline.storage.places import open_storage
 from packline.storage.protocol import Storage
@@ -67,7 +66,6 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def done_fraction(self) -> float | None:
-        """Fraction of the units that are committed."""
         return self.units_done / self.units_total if self.units_total else None
 
 
@@ -84,32 +82,29 @@ def status(path: str | Path) -> Status:
     Raises:
         StoreNotFound: no such folder, or not the folder of a build or store.
         CorruptStore: its manifest or the record of its build is damaged.
-
-    >>> status("nowhere")
-    Traceback (most recent call last):
-    packline.errors.StoreNotFound: nowhere does not exist
     """
     place = str(path)
     storage = open_storage(place)
-    if storage.folder is not None and not storage.folder.is_dir():
-        read_manifest(storage.folder)  # the error that names what is there
-    work = storage.folder and storage.folder / WORK
+    folder = storage.folder
+    if folder is not None and not folder.is_dir():
+        read_manifest(folder)  # the error that names what is there
     if storage.facts(EXPORTED) is not None:
         return Status(path=place, state="finished", kind="export", bytes_on_disk=_size_of(storage))
     identity = None if storage.facts(MANIFEST) is not None else _identity(storage)
     export = identity is None and storage.facts(EXPORT_BEGUN) is not None
     if not export and (manifest := read_published(place)) is not None:
         return _finished(place, manifest, storage)
-    if identity is None and not export and (work is None or not work.is_dir()):
-        if work is not None:
-            read_manifest(Path(place))  # the error that names what is there
+    begun = folder is not None and (folder / WORK).is_dir()
+    if identity is None and not export and not begun:
+        if folder is not None:
+            read_manifest(folder)
         raise StoreNotFound(f"{place} holds no store, and no job has begun there", hint="check the URI")
     known: dict[str, Any] = {"path": place, "bytes_on_disk": _size_of(storage)}
     runs = read_runs(storage)
-    begun = work is not None or bool(runs)
-    known["state"] = "running" if is_run(storage) else "interrupted" if begun else "unknown"
-    if work is not None:
-        known["processes"] = sharing_processes(work)
+    unknown = folder is None and not runs
+    known["state"] = "running" if is_run(storage) else "unknown" if unknown else "interrupted"
+    if folder is not None:
+        known["processes"] = sharing_processes(folder / WORK)
     else:
         known["processes"] = sorted({f"{run.host}-{run.process}" for run in runs if run.may_run})
         known["driver"] = str(runs[-1]) if runs else ""
@@ -126,12 +121,8 @@ def status(path: str | Path) -> Status:
 
 def _begun(storage: Storage, identity: BuildIdentity) -> dict[str, Any]:
     committed = CommittedReceipts(storage)
-    try:
+    with _refusing_damage(storage, "a receipt"):
         committed.refresh()
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise CorruptStore(
-            f"{storage.place}: a receipt is damaged: {error}", hint=f"remove {storage.place} and build again"
-        ) from error
     names, receipts = source_names(identity.recipe), committed.receipts
     sources = totals_by_source(names, ((receipt.source, receipt.ledger) for receipt in receipts.values()))
     eod = str(identity.boundary.get("eod", "")), identity.boundary.get("eod_id")
@@ -172,15 +163,18 @@ def _finished(place: str, manifest: Manifest, storage: Storage) -> Status:
 
 
 def _identity(storage: Storage) -> BuildIdentity | None:
-    try:
+    with suppress(FileNotFoundError), _refusing_damage(storage, BUILD_BEGUN):
         return msgspec.json.decode(storage.read(BUILD_BEGUN), type=BuildIdentity)
-    except FileNotFoundError:
-        return None
+    return None
+
+
+@contextmanager
+def _refusing_damage(storage: Storage, what: str) -> Iterator[None]:
+    try:
+        yield
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise CorruptStore(
-            f"{storage.place}: {BUILD_BEGUN} is damaged: {error}",
-            hint=f"remove {storage.place} and build again",
-        ) from error
+        hint = f"remove {storage.place} and build again"
+        raise CorruptStore(f"{storage.place}: {what} is damaged: {error}", hint=hint) from error
 
 
 def _size_of(storage: Storage) -> int:

@@ -1,14 +1,13 @@
 """A job whose result is a store: a build of text, an import, a build of conversations.
 
-The manifest is the sum of the receipts, written last; until then there is no store. What a unit does is up to
-the subclass.
+The manifest is the sum of the receipts, written last. What a unit does is up to the subclass.
 """
 
 from __future__ import annotations
 
 import os
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import msgspec
@@ -17,8 +16,7 @@ from packline.encoders.parity import RoundTrip, plain_round_trip
 from packline.encoders.special_tokens import Boundary
 from packline.encoders.tokenizer import Tokenizer
 from packline.errors import PacklineError, ResumeMismatch, StoreError, TokenizerError
-from packline.fingerprint import seal_of
-from packline.jobs.document_order import DocumentOrder, units_left
+from packline.fingerprint import hash_bytes, seal_of
 from packline.jobs.events import Comparing, ImportPlanned, Note, UnitDone
 from packline.jobs.folder import StoreFolder, read_published
 from packline.jobs.identity import (
@@ -36,13 +34,14 @@ from packline.jobs.limits import limit_reached
 from packline.jobs.machines import Slice
 from packline.jobs.partial import Publisher
 from packline.jobs.plan import Plan, Unit, build_mark, record_plan
-from packline.jobs.receipts import CommittedReceipts
+from packline.jobs.receipts import CommittedReceipts, DocumentOrder, units_left
 from packline.jobs.resources import require_disk, usable_cores
 from packline.ragged import dtype_for
 from packline.recipe import Recipe
 from packline.sources.files import InputFile
 from packline.storage.inputs import hash_range
 from packline.storage.places import is_remote
+from packline.store.files import FileEntry
 from packline.store.ledger import source_names
 from packline.store.manifest import (
     MANIFEST,
@@ -67,13 +66,20 @@ class StoreJob(Job[Unit, R, S]):
     """A job that writes a store.
 
     Args:
-        out: folder of the store.
         units: planned units, in document order.
         entry: format and options of an import; None for a build.
         input_format: format of the inputs in the manifest, if it is not the files' own.
     """
 
     folder: StoreFolder
+    plan: Plan
+    """Set by `begin`."""
+    publisher: Publisher
+    """Set by `begin`."""
+    manifest: Manifest
+    """The published manifest, set at the end."""
+    val_share: float | msgspec.UnsetType = msgspec.UNSET
+    """Value of val_fraction that `val_documents` amounts to."""
     hint_of_other = "a finished store does not change: choose another --out"
     """Advice for a folder with another store."""
 
@@ -90,13 +96,8 @@ class StoreJob(Job[Unit, R, S]):
         input_format: str = "",
     ) -> None:
         self.folder = StoreFolder(out)
-        self.plan: Plan
-        """Plan, set by `begin`."""
         self.committed = committed = CommittedReceipts(self.folder.storage)
-        """Receipts, read by `begin` and added to by `take`."""
         self.receipts, self.streams = committed.receipts, committed.streams
-        self.publisher: Publisher
-        """Publisher of partial manifests, set by `begin`."""
         self.recipe, self.entry, self._input_format = recipe, entry, input_format
         self.tokenizer, self.boundary, self.files = tokenizer, boundary, list(files)
         self.units, self.planned = units, len(units)
@@ -104,24 +105,6 @@ class StoreJob(Job[Unit, R, S]):
         self.numbered = {(names[file.source], file.name): file for file in files}
         """Inputs by the names that receipts use: of the source, and of the file within it."""
         self.dtype = dtype_for(tokenizer.vocab_size).name
-        self.manifest: Manifest
-        """The published manifest, set at the end."""
-        self.val_share: float | msgspec.UnsetType = msgspec.UNSET
-        """Value of val_fraction that `val_documents` amounts to."""
-
-    def identity(self) -> BuildIdentity:
-        """Values that must be equal to resume."""
-        boundary: dict[str, Any] = msgspec.to_builtins(self.boundary)
-        if self.entry is not None:
-            boundary["import"] = {**msgspec.to_builtins(self.entry), "units": len(self.units)}
-        return BuildIdentity(self.recipe, self.tokenizer.fingerprint, boundary, digest_inputs(self.files))
-
-    def todo(self) -> list[Unit]:
-        """Units without a receipt, in the order of the documents."""
-        if self.is_shared:
-            self.committed.look()
-            self.publisher.publish_when_due()
-        return units_left(self.units, self.committed, self.streams)
 
     @abstractmethod
     def done(self, manifest: Manifest, *, nothing_to_do: bool = False) -> S:
@@ -133,6 +116,48 @@ class StoreJob(Job[Unit, R, S]):
 
     def accept(self, manifest: Manifest) -> None:
         """Check the store before it is published; after an error the folder is free for another build."""
+
+    def checksum(self, file: InputFile, piece: InputPiece) -> str:
+        """Checksum of a part of an input as it is now."""
+        return hash_range(file.path, piece.start, piece.stop)
+
+    def unproven(self) -> set[int]:
+        """Files of which committed units have read a part without a checksum."""
+        return set()
+
+    def begin(self) -> S | None:
+        folder = self.folder
+        if (summary := self.finished()) is not None:
+            return summary
+        boundary: dict[str, Any] = msgspec.to_builtins(self.boundary)
+        if self.entry is not None:
+            boundary["import"] = {**msgspec.to_builtins(self.entry), "units": len(self.units)}
+        mark = self.tokenizer.fingerprint
+        identity = BuildIdentity(self.recipe, mark, boundary, digest_inputs(self.files))
+        earlier = folder.begin(identity, self.tokenizer.json, self.files)
+        inputs = [(self.sources[file.source], file.name, file.size) for file in self.files]
+        own = Plan(
+            build=build_mark(self.recipe, mark, inputs),
+            recipe=self.recipe,
+            tokenizer=tokenizer_entry(self.tokenizer, self.boundary),
+            dtype=self.dtype,
+            units=self.units,
+            files=self.files,
+        )
+        self.plan = plan = record_plan(folder.storage, own)
+        self.committed.refresh()
+        self.publisher = Publisher(folder.storage, plan, self.committed)
+        if earlier is not None and earlier.inputs.states != identity.inputs.states:
+            before = {file.index: file.modified for file in plan.files}
+            touched = {one.index: True for one in self.files if before.get(one.index) != one.modified}
+            if changed := self._changed(touched):
+                paths = ", ".join(self.files[file].path for file in sorted(changed)[:5])
+                raise ResumeMismatch(
+                    f"{folder.place} was begun with another state of {paths}: expected the content that it "
+                    "has read, found other content, or a file modified after a part of it was read",
+                    hint="put the earlier files back to resume, or choose another --out",
+                )
+        return None
 
     def finished(self) -> S | None:
         """Summary of the store in the folder, if it is the one that would be written.
@@ -153,29 +178,18 @@ class StoreJob(Job[Unit, R, S]):
         return self.done(manifest, nothing_to_do=True)
 
     def _differences(self, manifest: Manifest) -> list[str]:
-        imported = () if self.entry is None else (self.entry,)
-        found = differences(
-            Asked(
-                manifest.recipe,
-                manifest.tokenizer.fingerprint,
-                {"import": msgspec.to_builtins(manifest.imported)},
-                [(one.name, one.bytes) for one in manifest.inputs],
-            ),
-            Asked(
-                self.recipe,
-                self.tokenizer.fingerprint,
-                {"import": msgspec.to_builtins(imported)},
-                [(file.name, file.size) for file in self.files],
-            ),
-        )
-        if not found and (suspects := self._touched(manifest)):
+        own = () if self.entry is None else (self.entry,)
+        inputs = [(one.name, one.bytes) for one in manifest.inputs]
+        imported = {"import": msgspec.to_builtins(manifest.imported)}
+        there = Asked(manifest.recipe, manifest.tokenizer.fingerprint, imported, inputs)
+        imported = {"import": msgspec.to_builtins(own)}
+        inputs = [(file.name, file.size) for file in self.files]
+        found = differences(there, Asked(self.recipe, self.tokenizer.fingerprint, imported, inputs))
+        if not found and (touched := self._touched(manifest)):
             self.committed.refresh()
-            changed, certain = self.changed(set(suspects)), {one for one, known in suspects.items() if known}
-            unproven = set(self.unproven(certain).values())
-            found = [f"the content of input {self.files[file].path}" for file in sorted(changed)]
-            found += [
-                f"input {self.files[file].path} was modified, and a limit ended the build within it"
-                for file in sorted(unproven - changed)
+            found = [
+                f"the content of input {self.files[file].path}, or a part of it that was not read"
+                for file in sorted(self._changed(touched))
             ]
         return found
 
@@ -202,72 +216,23 @@ class StoreJob(Job[Unit, R, S]):
                 touched[file.index] = False
         return touched
 
-    def begin(self) -> S | None:
-        """Start, or resume from the units committed by an earlier run."""
-        folder = self.folder
-        if (summary := self.finished()) is not None:
-            return summary
-        identity = self.identity()
-        earlier = folder.begin(identity, self.tokenizer.json, self.files)
-        self.plan = plan = record_plan(folder.storage, self._planned())
-        self.committed.refresh()
-        self.publisher = Publisher(folder.storage, plan, self.committed)
-        if earlier is not None and earlier.inputs.states != identity.inputs.states:
-            before = {file.index: file.modified for file in plan.files}
-            self._refuse_changed(
-                {file.index for file in self.files if before.get(file.index) != file.modified}
-            )
-        return None
-
-    def _refuse_changed(self, suspects: set[int]) -> None:
-        """Refuse inputs of which committed units have read other content, by the files that were touched.
-
-        A part read without a checksum is read again: its commit is withdrawn, if no other process
-        may use it.
-        """
-        changed, unproven = self.changed(suspects), self.unproven(suspects)
-        if self.folder.shared or self.folder.local is None:
-            changed |= set(unproven.values())
-        if changed:
-            paths = ", ".join(self.files[file].path for file in sorted(changed)[:5])
-            raise ResumeMismatch(
-                f"{self.folder.place} was begun with another state of {paths}: expected the content that "
-                "it has read, found other content, or a compressed file that was modified",
-                hint="put the earlier files back to resume, or choose another --out",
-            )
-        if unproven:
-            self.folder.withdraw([self.receipts[name] for name in unproven])
-            self.committed.refresh()
-
-    def _planned(self) -> Plan:
-        inputs = [(self.sources[file.source], file.name, file.size) for file in self.files]
-        return Plan(
-            build=build_mark(self.recipe, self.tokenizer.fingerprint, inputs),
-            recipe=self.recipe,
-            tokenizer=tokenizer_entry(self.tokenizer, self.boundary),
-            dtype=self.dtype,
-            units=self.units,
-            files=self.files,
-        )
-
-    def changed(self, suspects: set[int]) -> set[int]:
-        """Files whose content is no longer that which committed units have read.
+    def _changed(self, touched: Mapping[int, bool]) -> set[int]:
+        """Files whose content is not, or not provably, that which committed units have read.
 
         A file with other times but the same checksums counts as unchanged.
-
-        Args:
-            suspects: numbers of the files with other times.
         """
-        read = self.pieces(self.receipts.values())
-        pieces = [(file, piece) for file, piece in read if file.index in suspects]
-        changed, size = set[int](), sum(self.files[file].size for file in suspects)
+        pieces = [
+            (file, piece) for file, piece in self._pieces(self.receipts.values()) if file.index in touched
+        ]
+        changed = {file for file in self.unproven() if touched.get(file)}
+        size = sum(self.files[file].size for file in touched)
         for number, (file, piece) in enumerate(pieces):
-            self.tell(Comparing(len(suspects), size, number / len(pieces)))
+            self.tell(Comparing(len(touched), size, number / len(pieces)))
             if file.index not in changed and self.checksum(file, piece) != piece.checksum:
                 changed.add(file.index)
         return changed
 
-    def pieces(self, receipts: Iterable[Receipt]) -> Iterator[tuple[InputFile, InputPiece]]:
+    def _pieces(self, receipts: Iterable[Receipt]) -> Iterator[tuple[InputFile, InputPiece]]:
         """Pieces of inputs that units have read, and files that were read slice by slice."""
         for receipt in receipts:
             for piece in receipt.inputs:
@@ -276,16 +241,14 @@ class StoreJob(Job[Unit, R, S]):
             whole = InputPiece(end.file, 0, WHOLE_STREAM, end.checksum)
             yield self.numbered[end.source, end.file], whole
 
-    def checksum(self, file: InputFile, piece: InputPiece) -> str:
-        """Checksum of a part of an input as it is now."""
-        return hash_range(file.path, piece.start, piece.stop)
-
-    def unproven(self, suspects: set[int]) -> dict[str, int]:
-        """Committed units that have read some of these files without a checksum: name and file."""
-        return {}
+    def todo(self) -> list[Unit]:
+        """Units without a receipt, in the order of the documents."""
+        if self.is_shared:
+            self.committed.look()
+            self.publisher.publish_when_due()
+        return units_left(self.units, self.committed.names, self.streams)
 
     def finish(self) -> S:
-        """Publish the manifest; another process may publish the same."""
         folder = self.folder
         if self.is_shared or folder.local is None:
             self.committed.refresh()
@@ -295,13 +258,16 @@ class StoreJob(Job[Unit, R, S]):
         except PacklineError:
             folder.release()
             raise
-        self.publish(manifest)
+        record_etags(manifest, self.sources, self.files)
+        files = manifest_files(manifest)
+        folder.publish(files)
+        folder.drop_unlisted(manifest)
+        self.manifest = msgspec.structs.replace(manifest, checksum=seal_of(files[MANIFEST]))
         self._clean()
         refuse_empty(folder.place, manifest)
         return self.done(manifest)
 
     def make_manifest(self) -> Manifest:
-        """Manifest of the store."""
         folder, plan, committed = self.folder, self.plan, self.committed
         order = DocumentOrder(plan.units, committed.receipts, committed.streams)
         units = list(order.advance())
@@ -315,6 +281,7 @@ class StoreJob(Job[Unit, R, S]):
                 f"{folder.place}: {left:,} of {len(plan.units):,} units are not committed",
                 hint="run the build again to finish them",
             )
+        small = ((name, folder.storage.read(name)) for name in folder.storage.list(TOKENIZER))
         return assemble(
             ordered(),
             recipe=plan.recipe,
@@ -322,7 +289,7 @@ class StoreJob(Job[Unit, R, S]):
             dtype=plan.dtype,
             inputs=self._inputs(ordered()),
             receipt_files=committed.entries(units),
-            tokenizer_files=[folder.entry(name) for name in folder.storage.list(TOKENIZER)],
+            tokenizer_files=[FileEntry(name, len(data), hash_bytes(data)) for name, data in small],
             streams=committed.streams,
             imported=() if self.entry is None else (self.entry,),
             val_share=self.val_share,
@@ -330,7 +297,7 @@ class StoreJob(Job[Unit, R, S]):
 
     def _inputs(self, receipts: Iterable[Receipt]) -> Iterator[InputEntry]:
         checksums: dict[int, list[str]] = {}
-        for file, piece in self.pieces(receipts):
+        for file, piece in self._pieces(receipts):
             checksums.setdefault(file.index, []).append(piece.checksum)
         for file in self.files:
             found = join_checksums(checksums.get(file.index, []))
@@ -341,13 +308,16 @@ class StoreJob(Job[Unit, R, S]):
                 kind = file.format, file.compression, file.text
                 yield InputEntry(source, file.name, file.size, *kind, found)
 
-    def publish(self, manifest: Manifest) -> None:
-        """Write the tables and the manifest, then delete what they do not name, where that may be."""
-        record_etags(manifest, self.sources, self.files)
-        files = manifest_files(manifest)
-        self.folder.publish(files)
-        self.folder.drop_unlisted(manifest)
-        self.manifest = msgspec.structs.replace(manifest, checksum=seal_of(files[MANIFEST]))
+    def facts(self) -> dict[str, Any]:
+        """Fields of a plan that all stores have."""
+        return {
+            "files": len(self.files),
+            "tokenizer": self.tokenizer.name,
+            "vocab_size": self.tokenizer.vocab_size,
+            "eod": self.boundary.eod,
+            "eod_id": self.boundary.eod_id,
+            "dtype": self.dtype,
+        }
 
     def _clean(self) -> None:
         if left := self.folder.clean():
@@ -378,39 +348,28 @@ class NumberedStoreJob(StoreJob[R, S]):
     """Number of documents and of tokens, as far as headers declare it."""
 
     def receipt(self, result: Any) -> Receipt:
-        """Receipt of a result."""
         assert isinstance(result, Receipt)
         return result
 
     def workers(self, units: int) -> int:
-        """Number of processes for this number of units; 0: this one."""
         if self.given_workers is not None:
             return self.given_workers
         small = sum(file.size for file in self.files) < self.small_bytes
         return 0 if small or units < 2 else min(usable_cores(), units)
 
     def announce(self, todo: Sequence[Unit], workers: int) -> None:
-        """Report the plan."""
         planned = ImportPlanned(
             units=len(self.units),
             units_done=len(self.units) - len(todo),
             workers=workers,
             tokens=self.tokens,
-            files=len(self.files),
-            tokenizer=self.tokenizer.name,
-            vocab_size=self.tokenizer.vocab_size,
-            eod=self.boundary.eod,
-            eod_id=self.boundary.eod_id,
-            dtype=self.dtype,
             format=self.title,
             bytes=sum(file.size for file in self.files),
             documents=self.documents,
             edges=self.edges,
+            **self.facts(),
         )
         self.tell(planned)
-        self._refuse()
-
-    def _refuse(self) -> None:
         done = sum(receipt.ledger.tokens for receipt in self.receipts.values())
         left = 0 if self.folder.local is None else max((self.tokens or 0) - done, 0)
         require_disk(self.folder.parent, left * dtype_for(self.tokenizer.vocab_size).itemsize, "the store")
@@ -419,16 +378,13 @@ class NumberedStoreJob(StoreJob[R, S]):
         except TokenizerError:
             raise
         except Exception as error:  # the library raises bare Exception
-            raise TokenizerError(
-                f"{self.tokenizer.name} is not a tokenizer that HF tokenizers reads: {error}"
-            ) from error
+            name = self.tokenizer.name
+            raise TokenizerError(f"{name} is not a tokenizer that HF tokenizers reads: {error}") from error
 
     def round_trip(self) -> RoundTrip:
-        """Exactness with which ids of the tokenizer decode to the text."""
         return self._round_trip
 
     def take(self, name: str, result: R) -> None:
-        """Record a receipt."""
         receipt = self.receipt(result)
         self.committed.add(name, receipt)
         self.publisher.publish_when_due()

@@ -1,7 +1,4 @@
-"""A build of text before it begins: inputs, tokenizer and settings, checked once and sent to workers.
-
-`prepare` inspects inputs and tokenizer, the cheapest checks first, and writes nothing.
-"""
+"""A build of text before it begins: inputs, tokenizer and settings, checked once and sent to workers."""
 
 from __future__ import annotations
 
@@ -25,12 +22,7 @@ from packline.jobs.job import Runner
 from packline.jobs.plan import Unit
 from packline.jobs.resources import ENCODING, LEAST, READING, Room, count_workers, usable_memory
 from packline.ragged import dtype_for
-from packline.recipe import (
-    Recipe,
-    RunOptions,
-    check_options,
-    check_recipe,
-)
+from packline.recipe import Recipe, RunOptions, check_options, check_recipe
 from packline.settings import as_written, tokenizer_of
 from packline.sources.carried import Column
 from packline.sources.fields import find_files, pin_recipe
@@ -63,19 +55,16 @@ class TextBuild(StoreOpening, msgspec.Struct, dict=True):
     """Folder of finished units that the driver commits; empty if workers commit them."""
 
     def open(self) -> Runner[Any, Any]:
-        """Load the encoder, and choose its engines."""
         from packline.jobs.text_unit import open_runner
 
         return open_runner(self)
 
     @cached_property
     def names(self) -> list[str]:
-        """Names of the sources."""
         return source_names(self.recipe)
 
     @property
     def encodable(self) -> Encodable:
-        """The tokenizer as engines and reference load it."""
         self.loaded = self.loaded or Encodable.of_tokenizer(
             self.tokenizer, parse=self.recipe.special_tokens == "parse"
         )
@@ -88,12 +77,10 @@ class TextBuild(StoreOpening, msgspec.Struct, dict=True):
 
     @property
     def dtype(self) -> str:
-        """Dtype of the tokens."""
         return dtype_for(self.tokenizer.vocab_size).name
 
     @property
     def source_bytes(self) -> dict[str, int]:
-        """Expected text bytes of each source."""
         sums = dict.fromkeys(self.names, 0)
         for unit in self.units:
             sums[self.names[unit.source]] += unit.text_bytes
@@ -112,11 +99,7 @@ def prepare(recipe: Recipe, options: RunOptions, *, here: bool = False) -> TextB
     """Inspect inputs and tokenizer; write nothing.
 
     Args:
-        here: True if the units run on this machine alone; by default, little text is then encoded in this
-            process.
-
-    Raises:
-        RecipeError, InputError, TokenizerError: errors that would stop the build.
+        here: the units run on this machine alone; little text is then encoded in this process.
     """
     check_recipe(recipe)
     check_options(options)
@@ -140,11 +123,7 @@ def prepare(recipe: Recipe, options: RunOptions, *, here: bool = False) -> TextB
 
 
 def load_encoder(build: TextBuild) -> Encoder:
-    """Load the encoder of a build.
-
-    Raises:
-        TokenizerError: the requested engine does not support this tokenizer.
-    """
+    """Load the encoder of a build."""
     return Encoder(
         build.tokenizer,
         engine=build.options.engine,
@@ -160,11 +139,7 @@ def room_of(build: TextBuild, engines: Iterable[EngineName], base: int) -> Room:
     If no memory limit is set, a document may use all of the machine's memory per worker.
 
     Args:
-        engines: engines that will encode.
         base: bytes that a worker holds before its first document.
-
-    Raises:
-        OutOfMemory: a file that is one document does not fit.
     """
     options, recipe = build.options, build.recipe
     each = (options.memory_bytes or int(usable_memory() * 0.8)) // max(count_workers(options)[0], 1)

@@ -1,10 +1,9 @@
-"""Run one unit of text, from its bytes to its receipt.
+"""Run one unit of text, from its bytes to its receipt, one batch at a time.
 
     unit     read ──> filter ──> encode ──> audit ──> split ──> write ──> Receipt, committed
              batch    counted    ids        reference  by hash   shards
 
-Everything happens in one process, one batch at a time, so memory is a few batches. The result depends only on
-the unit's bytes and the recipe. A file that cannot be cut has a receipt for each slice, and one for its end.
+A file that cannot be cut has a receipt for each slice, and one for its end.
 """
 
 from __future__ import annotations
@@ -18,13 +17,13 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from packline.encoders import EngineName, EngineReport
 from packline.encoders.encoder import Encoder
 from packline.encoders.parity import RoundTrip, audited
 from packline.encoders.special_tokens import BytesCounter
 from packline.errors import BadRecord, InputChanged, InputError, PacklineError
 from packline.fingerprint import Hasher, splits_of
 from packline.jobs.cut_inputs import is_one_document
+from packline.jobs.events import EnginesTried
 from packline.jobs.folder import StoreFolder
 from packline.jobs.identity import settings_checksum, unit_settings
 from packline.jobs.job import NeedsFreshProcess, ReportProgress, Runner
@@ -79,9 +78,7 @@ class BuildInfo(msgspec.Struct, frozen=True):
     """Facts found while the encoder was loaded."""
 
     load_seconds: float
-    reports: list[EngineReport]
-    names: list[EngineName]
-    reason: str
+    tried: EnginesTried
     round_trip: RoundTrip
 
 
@@ -97,9 +94,8 @@ def open_runner(build: TextBuild) -> TextRunner:
     if workers:
         # A unit may add to an engine's cache before the next check: leave room for that.
         runner.memory_bytes = max(memory * 3 // 4, peak_memory() + (128 << 20))
-    runner.facts = BuildInfo(
-        encoder.load_seconds, chosen.reports, chosen.names, chosen.reason, encoder.reference.round_trip
-    )
+    tried = EnginesTried(chosen.reports, list(chosen.names), chosen.reason)
+    runner.info = BuildInfo(encoder.load_seconds, tried, encoder.reference.round_trip)
     return runner
 
 
@@ -107,12 +103,8 @@ class TextRunner(Runner[Unit, BuildResult]):
     """Runs units of text, one after another, with the encoder of one process.
 
     Args:
-        tmp: folder for unfinished files.
-        room: largest record and document that fit into memory.
         folder: store that receipts are committed to; None for a dry run, whose receipts are not kept.
     """
-
-    facts: BuildInfo | None = None
 
     def __init__(
         self,
@@ -127,16 +119,10 @@ class TextRunner(Runner[Unit, BuildResult]):
         self.strict = build.options.strict and folder is not None
         self._first_encode = 0.0
 
-    def info(self) -> BuildInfo | None:
-        """Facts found while opening."""
-        return self.facts
-
     def source_of(self, unit: Unit) -> str:
-        """Name of the source."""
         return self.build.names[unit.source]
 
     def run(self, unit: Unit, report: ReportProgress) -> Iterator[BuildResult]:
-        """Write a unit's files into the folder for unfinished files."""
         self._first_encode = self._first_encode or time.monotonic()
         with disk_errors(self.tmp):
             if unit.slice_bytes:
@@ -209,7 +195,6 @@ class TextRunner(Runner[Unit, BuildResult]):
         )
 
     def commit(self, unit: Unit, result: BuildResult) -> None:
-        """Move the files of a unit into the store, or record the end of a file."""
         assert self.folder is not None
         if self.build.scratch:
             return
@@ -220,11 +205,7 @@ class TextRunner(Runner[Unit, BuildResult]):
 
 
 class UnitRun:
-    """State of one unit or slice: batches in, shards and a receipt out.
-
-    Args:
-        name: name of its files and of its receipt.
-    """
+    """State of one unit or slice, of a name: batches in, shards and a receipt out."""
 
     def __init__(self, runner: TextRunner, unit: Unit, name: str, report: ReportProgress) -> None:
         self._runner, self._unit, self._name, self._report = runner, unit, name, report
@@ -254,7 +235,6 @@ class UnitRun:
             raise
 
     def abandon(self) -> None:
-        """Close the files of a unit that will not be committed."""
         for writer in self._writers.values():
             writer.abandon()
         self._rejects.abandon()
@@ -265,9 +245,14 @@ class UnitRun:
         writers = [self._writers[split] for split in sorted(self._writers)]
         ledger = self.ledger
         ledger.rejected = dict(sorted(ledger.rejected.items()))
+        unit, build, settings = self._unit, self._build, ""
+        if self._runner.folder is not None:
+            deciding = unit_settings(build.recipe, unit.source, build.fingerprint, build.boundary)
+            files = (build.files[span.file] for span in unit.spans)
+            settings = settings_checksum(deciding, files, unit.slice_bytes)
         return Receipt(
             self._name,
-            self._build.names[self._unit.source],
+            build.names[unit.source],
             tuple(pieces),
             tuple(writer.close() for writer in writers),
             self._rejects.close(),
@@ -275,26 +260,16 @@ class UnitRun:
             sum(ordinal < ledger.documents for ordinal in self._audited),  # without those after a limit
             not self.is_full,
             dict(self._carried) or msgspec.UNSET,
-            self._settings(),
+            settings,
         )
-
-    def _settings(self) -> str:
-        if self._runner.folder is None:
-            return ""
-        unit, build = self._unit, self._build
-        settings = unit_settings(build.recipe, unit.source, build.fingerprint, build.boundary)
-        files = (build.files[span.file] for span in unit.spans)
-        return settings_checksum(settings, files, unit.slice_bytes)
 
     def _watch_large(self, reject: Reject, place: str) -> None:
         """Add up the pieces of a record that is too large to be read."""
         if not reject.continued:
             self._refuse_large()
+            self._large = (place, len(reject.raw)) if reject.reason == "too_large" else None
         elif self._large is not None:
-            place, size = self._large
-            self._large = (place, size + len(reject.raw))
-            return
-        self._large = (place, len(reject.raw)) if reject.reason == "too_large" else None
+            self._large = (self._large[0], self._large[1] + len(reject.raw))
 
     def _refuse_large(self) -> None:
         """Stop if a record was too large for memory but within the recipe's limit."""
@@ -303,7 +278,6 @@ class UnitRun:
         self._large = None
 
     def take(self, batch: Batch) -> None:
-        """Encode, write and count one batch."""
         verdicts, specials = judge(batch.texts, self._source, self._recipe, self._runner.special)
         wanted = np.flatnonzero(verdicts == KEEP)
         room = self._unit.max_documents
@@ -447,12 +421,7 @@ def judge(
 
 @contextlib.contextmanager
 def refusing_changes(file: InputFile) -> Iterator[None]:
-    """Refuse a file that has changed while it was read: it may then be broken in any way.
-
-    Raises:
-        InputChanged: its size or modification time differs.
-        InputError: it cannot be read any more.
-    """
+    """Refuse a file that has changed while it was read: it may then be broken in any way."""
     try:
         yield
     except (PacklineError, OSError, EOFError) as error:
@@ -467,7 +436,6 @@ def refusing_changes(file: InputFile) -> Iterator[None]:
 
 
 def check_unchanged(file: InputFile) -> None:
-    """Refuse a file that has changed since the build began."""
     if is_compared(file.path):
         return
     found = input_state(file.path)

@@ -45,8 +45,6 @@ class Settled(msgspec.Struct, frozen=True):
 
 
 class TextScan(Opening, msgspec.Struct, frozen=True):
-    """Settings of a scan of text."""
-
     build: TextBuild
     count: int
     """Number of validation documents."""
@@ -63,7 +61,6 @@ class TextScanner(Runner[Unit, list[float]]):
         self._special = BytesCounter(build.tokenizer.special_tokens)
 
     def run(self, unit: Unit, report: ReportProgress) -> Iterator[list[float]]:
-        """Read the spans of a unit; write nothing."""
         build, recipe = self._build, self._build.recipe
         source, found = recipe.sources[unit.source], list[float]()
         for span in unit.spans:
@@ -78,11 +75,7 @@ class TextScanner(Runner[Unit, list[float]]):
 
 
 def smallest(parts: Iterable[Sequence[float] | np.ndarray], count: int) -> list[float]:
-    """Smallest `count + 1` shares, in order: one more, to detect a tie at the end; all if there are fewer.
-
-    >>> smallest([[0.5, 0.1], [0.3, 0.2]], 2)
-    [0.1, 0.2, 0.3]
-    """
+    """Smallest `count + 1` shares, in order: one more, to detect a tie at the end; all if there are fewer."""
     found = np.empty(0)
     for part in parts:
         found = np.sort(np.concatenate([found, np.asarray(part, np.float64)]))[: count + 1]
@@ -94,12 +87,6 @@ def share_below(parts: Iterable[Sequence[float]], count: int) -> float:
 
     Args:
         parts: smallest shares of each part of the documents (`smallest`).
-        count: number of documents wanted.
-
-    >>> share_below([[0.1, 0.4], [0.2, 0.3]], 2)
-    0.20000000000000004
-    >>> share_below([[0.1, 0.2], [0.2]], 2)
-    0.2
     """
     shares = smallest(parts, count)
     if len(shares) < count:
@@ -114,13 +101,7 @@ def share_below(parts: Iterable[Sequence[float]], count: int) -> float:
 
 
 def settle_share(job: StoreJob[Any, Any], scan: Opening, units: Sequence[Unit], count: int) -> float:
-    """Share of an earlier run of the same build, or newly computed.
-
-    Args:
-        job: the build, which has begun.
-        scan: opens a runner of the units, whose results are their smallest shares.
-        count: number of validation documents.
-    """
+    """Share of an earlier run of the same build, or newly computed by a scan of units."""
     job.tell(Note("all inputs are read once to choose the validation documents"))
     states, storage = digest_inputs(job.files).states, job.folder.storage
     earlier = None

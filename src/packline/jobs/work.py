@@ -1,12 +1,14 @@
 """Local work folder of a job: the lock, unfinished files of each process, records of its runs.
 
-    WORK/lock             exclusive: one process runs the job; shared: several do (slices, tasks of Ray)
-    WORK/tmp/HOST-PID/    unfinished files of a process, and of those forked from it; HOST-PID.lock is locked
-                          by them
-    WORK/runs             records of its runs (`run_records`), each locked by a process that shares the job
+    WORK/lock                   exclusive: one process runs the job; shared: several do (slices, tasks of Ray)
+    WORK/tmp/HOST-PID/          unfinished files of a process, and of those forked from it; HOST-PID.lock is
+                                locked by them
+    WORK/runs/HOST-PID-ID.json  who runs the job, and the command that resumes it: an aid for people, on which
+                                nothing depends; locked by a process that shares the job with others
 
-It is always on a local disk: inside a local output folder, and otherwise in a scratch folder. Unfinished
-files of processes that have ended are removed by the next one that begins or helps.
+It is always on a local disk: inside a local output folder, and otherwise in a scratch folder. Records of a
+result in an object store are kept there; a process that was killed leaves its own as it is. Unfinished files
+of processes that have ended are removed by the next one that begins or helps.
 """
 
 from __future__ import annotations
@@ -15,8 +17,10 @@ import errno
 import fcntl
 import os
 import shutil
+import socket
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import ClassVar, Generic, Self, TypeVar
 
@@ -24,10 +28,10 @@ import msgspec
 
 from packline.errors import PacklineError, StoreBusy, StoreError, refuse_name
 from packline.fingerprint import hash_bytes
-from packline.jobs.run_records import RUNS, end_run, process_name, record_run
 from packline.storage.hub_inputs import read_only
 from packline.storage.local import disk_errors, user_cache
 from packline.storage.places import HUB, ONE_WRITER, is_remote, open_results
+from packline.storage.protocol import Storage
 from packline.storage.publication import WORK, Publication
 from packline.store.manifest import to_json
 
@@ -37,19 +41,67 @@ LEAVING_SECONDS = 10
 """Time to wait at the end of a job for a lock that processes of a lost node hold for a while."""
 PARTS = "parts"
 """Folder of the receipts of an export."""
-TMP = "tmp"
+RUNS, TMP = "runs", "tmp"
 SCRATCH = "PACKLINE_SCRATCH"
 """Environment variable with the folder for unfinished files of jobs whose results are stored elsewhere."""
+OWNED: dict[Path, int] = {}
+"""Folders of unfinished files of this process, with the descriptors of their locks. A lock is held until the
+process and all those forked from it have ended, or the job."""
 
 Identity = TypeVar("Identity", bound=msgspec.Struct)
 
 
-def work_folder(place: str) -> Path:
-    """Work folder of a job: in the local folder of its result, or in the scratch folder.
+class Command(msgspec.Struct, frozen=True):
+    line: str
+    folder: str
 
-    >>> work_folder("data/store").as_posix()
-    'data/store/.packline'
-    """
+
+class Run(msgspec.Struct, frozen=True, kw_only=True):
+    host: str
+    process: int
+    since: int
+    """Start, in seconds since 1970 by the clock of the host."""
+    ended: bool = False
+    """True once the process has ended in an orderly way; only known in an object store."""
+    command: Command | None = None
+    """The command that resumes the job."""
+    units: int = 0
+    """Number of parts of an export."""
+
+    @property
+    def may_run(self) -> bool:
+        """False if the process has ended, as far as that can be seen from here."""
+        if self.ended:
+            return False
+        return self.host != socket.gethostname() or os.path.exists(f"/proc/{self.process}")
+
+    def __str__(self) -> str:
+        since = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(self.since))
+        return f"process {self.process} on {self.host}, since {since}"
+
+
+class Resuming:
+    command: Command | None = None
+    """Recorded by every job that begins, if it is set."""
+
+
+def process_name() -> str:
+    """Name of this process, for its own folders: host and process id."""
+    host = "".join(letter if letter.isalnum() else "_" for letter in socket.gethostname())
+    return f"{host[:40]}-{os.getpid()}"
+
+
+def read_runs(storage: Storage) -> list[Run]:
+    """Records of all runs of a job, the latest last; those that cannot be read are left out."""
+    found = []
+    for name in storage.list(f"{WORK}/{RUNS}"):
+        with suppress(FileNotFoundError, msgspec.MsgspecError, UnicodeDecodeError):
+            found.append(msgspec.json.decode(storage.read(name), type=Run))
+    return sorted(found, key=lambda run: run.since)
+
+
+def work_folder(place: str) -> Path:
+    """Work folder of a job: in the local folder of its result, or in the scratch folder."""
     if not is_remote(place):
         return Path(place) / WORK
     if place.startswith(HUB):
@@ -63,8 +115,7 @@ class WorkFolder(Publication, Generic[Identity]):
     """Result of a job that runs; entering it takes the lock of its work folder.
 
     Args:
-        kind: type of the identity.
-        begun: name of the file with the identity.
+        begun: name of the file with the identity, of type `kind`.
         receipts: name of the folder of receipts.
         record: name of the file that completes the result.
     """
@@ -75,19 +126,22 @@ class WorkFolder(Publication, Generic[Identity]):
     """Kind of the result, for messages."""
     shared = False
     """Set before entering: other processes may run units of the same job at the same time."""
+    descriptor = -1
+    """File descriptor of the lock."""
+    _own = ""
     _run = ""
-    """Name of the record of this process (`run_records`)."""
+    """Name of the record of this process."""
+    _joined = -1
+    """File descriptor of its lock."""
 
     def __init__(self, place: str, kind: type[Identity], begun: str, receipts: str, record: str) -> None:
         super().__init__(open_results(place), record)
         self.place, self.work = self.storage.place, work_folder(place)
         self.local = self.storage.folder
         """Local folder of the result; None for one in an object store."""
+        self.parent = self.local or self.work
+        """Local folder that must be writable."""
         self._kind, self._begun, self._receipts = kind, begun, receipts
-        self._own = ""
-        self._joined = -1
-        self.descriptor = -1
-        """File descriptor of the lock."""
 
     def __enter__(self) -> Self:
         if self.local is not None:
@@ -98,8 +152,11 @@ class WorkFolder(Publication, Generic[Identity]):
             self.refuse_foreign(self._begun, self.what)
             with disk_errors(self.parent):
                 self.descriptor = self._take_lock(self.work / "lock")
-                if self.shared:
-                    _clear_ended(self.work / TMP)
+                for folder in (self.work / TMP).glob("*/") if self.shared else ():
+                    lock = folder.with_name(f"{folder.name}.lock")
+                    if lock.exists() and not is_locked(lock):  # its processes have ended
+                        shutil.rmtree(folder, ignore_errors=True)
+                        lock.unlink(missing_ok=True)
         except OSError as error:
             if isinstance(error, PacklineError):
                 raise
@@ -110,7 +167,15 @@ class WorkFolder(Publication, Generic[Identity]):
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.close()
+        try:
+            if self._run and self.local is None:
+                self._end_run()
+        finally:
+            ours = [OWNED.pop(folder) for folder in list(OWNED) if folder.is_relative_to(self.work)]
+            for descriptor in (self._joined, self.descriptor, *ours):
+                if descriptor >= 0:
+                    os.close(descriptor)
+            self._joined = self.descriptor = -1
 
     def _take_lock(self, path: Path) -> int:
         kind = fcntl.LOCK_SH if self.shared else fcntl.LOCK_EX
@@ -143,32 +208,6 @@ class WorkFolder(Publication, Generic[Identity]):
             return False
         return True
 
-    def admit_others(self) -> None:
-        """Give up the exclusive lock that `alone` has taken, if others may join."""
-        if self.shared:
-            fcntl.flock(self.descriptor, fcntl.LOCK_SH)
-
-    def leave(self) -> str:
-        """Remove the work folder of a finished job, unless another process still has it open.
-
-        Returns:
-            The files left and the reason; empty if none are left.
-        """
-        end = time.monotonic() + LEAVING_SECONDS
-        while not self.alone():
-            # Processes that do not share the job, and have the folder open, are about to end.
-            if set(sharing_processes(self.work)) - {process_name()} or time.monotonic() > end:
-                return ""
-            time.sleep(0.05)
-        try:
-            shutil.rmtree(self.work)
-        except FileNotFoundError:
-            pass
-        except OSError as error:
-            reason = f"{error.filename or self.work}: {error.strerror}"
-            return f"{self.work} was not removed ({reason}); the result is complete without it"
-        return ""
-
     @property
     def tmp(self) -> Path:
         """Folder for the unfinished files of this process, and of those forked from it."""
@@ -186,13 +225,7 @@ class WorkFolder(Publication, Generic[Identity]):
         return folder
 
     @property
-    def parent(self) -> Path:
-        """Local folder that must be writable."""
-        return self.local or self.work
-
-    @property
     def path(self) -> Path:
-        """Path of a local result."""
         if self.local is None:
             raise StoreError(f"{self.place} is not a local folder", hint="choose a local --out for this")
         return self.local
@@ -204,19 +237,18 @@ class WorkFolder(Publication, Generic[Identity]):
         clear: Callable[[], None] = lambda: None,
         units: int = 0,
     ) -> Identity | None:
-        """Begin the job, or resume it: remove what processes that have ended left unfinished.
+        """Begin the job, or resume it, and return the identity of the earlier run.
 
         Args:
             refuse: called with the identity of the job that was begun here; raises if it is another.
             clear: called if no other process runs the job.
             units: number of parts of an export.
-
-        Returns:
-            Identity of the earlier run, or None for a new job.
         """
         with disk_errors(self.parent):
             if (earlier := self.identity()) is not None:  # before anything is written
                 refuse(earlier)
+            if self.local is None:
+                self._try_storage()
             self._record_run(units)
             if earlier is None:
                 try:
@@ -228,78 +260,77 @@ class WorkFolder(Publication, Generic[Identity]):
             if self.alone():
                 shutil.rmtree(self.work / TMP, ignore_errors=True)
                 clear()
-                self.admit_others()
+                if self.shared:  # others may join
+                    fcntl.flock(self.descriptor, fcntl.LOCK_SH)
         return earlier
 
-    def _record_run(self, units: int) -> None:
-        if self.local is None:
-            from packline.storage.objects import probe
+    def _try_storage(self) -> None:
+        from packline.storage.objects import probe
 
-            probe(self.storage)
-            if self.shared and os.environ.get(ONE_WRITER):
-                raise StoreError(
-                    f"{self.place}: expected one process that writes, found several that share the build",
-                    hint="unset PACKLINE_ONE_WRITER, and build into a store that knows conditional puts",
-                )
-        self._run = record_run(self.storage, units)
+        probe(self.storage)
+        if self.shared and os.environ.get(ONE_WRITER):
+            raise StoreError(
+                f"{self.place}: expected one process that writes, found several that share the build",
+                hint="unset PACKLINE_ONE_WRITER, and build into a store that knows conditional puts",
+            )
+
+    def _record_run(self, units: int) -> None:
+        name = f"{process_name()}-{os.urandom(4).hex()}.json"
+        host, now = socket.gethostname(), int(time.time())
+        run = Run(host=host, process=os.getpid(), since=now, command=Resuming.command, units=units)
+        self._run = f"{WORK}/{RUNS}/{name}"
+        with suppress(PacklineError, OSError):
+            self.storage.put_new(self._run, to_json(run))
         if self.shared:
-            self._joined = lock_file(self.work / RUNS / Path(self._run).name)
+            self._joined = lock_file(self.work / RUNS / name)
 
     def _end_run(self) -> None:
-        """Record in an object store that the process has ended; delete all records of a complete result."""
-        run, self._run = self._run, ""
-        if self.local is None and run:
-            end_run(self.storage, run)
-        if self.local is None and self.is_complete():
-            self.storage.delete([one.name for one in self.storage.walk(WORK)])
+        """Record in an object store that the process has ended."""
+        with suppress(PacklineError, OSError, msgspec.MsgspecError):
+            run = msgspec.json.decode(self.storage.read(self._run), type=Run)
+            self.storage.delete([self._run])
+            self.storage.put_new(self._run, to_json(msgspec.structs.replace(run, ended=True)))
 
     def clean(self) -> str:
-        """Remove the records and the work folder of a complete result, unless another process has it open.
-
-        Returns:
-            The files left and the reason; empty if none are left.
-        """
+        """Remove the records and the work folder of a complete result; returns what is left, and why."""
         if not self.is_complete():
             return ""
-        self._end_run()
-        return self.leave()
+        self._run = ""
+        if self.local is None:
+            self.storage.delete([one.name for one in self.storage.walk(WORK)])
+        end = time.monotonic() + LEAVING_SECONDS
+        while not self.alone():
+            # Processes that do not share the job, and have the folder open, are about to end.
+            if set(sharing_processes(self.work)) - {process_name()} or time.monotonic() > end:
+                return ""
+            time.sleep(0.05)
+        try:
+            shutil.rmtree(self.work)
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            reason = f"{error.filename or self.work}: {error.strerror}"
+            return f"{self.work} was not removed ({reason}); the result is complete without it"
+        return ""
 
     def identity(self) -> Identity | None:
-        """Identity of the job that was begun here; None if there is none."""
         try:
             return msgspec.json.decode(self.storage.read(self._begun), type=self._kind)
         except FileNotFoundError:
             return None
 
-    def receipt_names(self) -> list[str]:
-        """Names of the committed receipts."""
+    def receipt_names(self) -> set[str]:
+        """Names of the committed receipts, by a listing."""
         start = len(self._receipts) + 1
-        return [name[start:].removesuffix(".json") for name in self.storage.list(self._receipts)]
+        return {name[start:].removesuffix(".json") for name in self.storage.list(self._receipts)}
 
     def commit_record(self, name: str, receipt: msgspec.Struct) -> None:
         """Record that a unit is committed; its files are durable already."""
         self.storage.put_new(f"{self._receipts}/{name}.json", to_json(receipt))
 
-    def close(self) -> None:
-        """Release the lock."""
-        try:
-            if self._run:
-                self._end_run()
-        finally:
-            ours = [OWNED.pop(folder) for folder in list(OWNED) if folder.is_relative_to(self.work)]
-            for descriptor in (self._joined, self.descriptor, *ours):
-                if descriptor >= 0:
-                    os.close(descriptor)
-            self._joined = self.descriptor = -1
-
 
 def lock_file(path: Path, kind: int = fcntl.LOCK_EX) -> int:
-    """Lock a file, which is created if it is missing; its descriptor.
-
-    Raises:
-        BlockingIOError: another process has locked it.
-        StoreError: it cannot be locked.
-    """
+    """Lock a file, which is created if it is missing; its descriptor. `BlockingIOError` if it is locked."""
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
     try:
@@ -310,20 +341,6 @@ def lock_file(path: Path, kind: int = fcntl.LOCK_EX) -> int:
             raise
         raise StoreError(f"cannot lock {path}: {error.strerror}") from error
     return descriptor
-
-
-OWNED: dict[Path, int] = {}
-"""Folders of unfinished files of this process, with the descriptors of their locks. A lock is held until the
-process and all those forked from it have ended, or the job."""
-
-
-def _clear_ended(folder: Path) -> None:
-    """Remove the unfinished files of processes that have ended: those that no process has locked."""
-    for path in folder.glob("*/"):
-        lock = path.with_name(f"{path.name}.lock")
-        if lock.exists() and not is_locked(lock):
-            shutil.rmtree(path, ignore_errors=True)
-            lock.unlink(missing_ok=True)
 
 
 def is_locked(lock: Path) -> bool:
@@ -351,5 +368,4 @@ def sharing_processes(work: Path) -> list[str]:
 
 
 def is_running(work: Path) -> bool:
-    """True if a process of this machine runs the job of a work folder, alone or with others."""
     return is_locked(work / "lock") or bool(sharing_processes(work))

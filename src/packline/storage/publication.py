@@ -52,7 +52,8 @@ class Publication:
                 )
         if next(iter(self.storage.walk(WORK)), None) is not None:
             return
-        if (found := next((one.name for one in self.storage.walk()), None)) is not None:
+        others = (one.name for one in self.storage.walk() if not one.name.startswith(f"{WORK}/"))
+        if (found := next(others, None)) is not None:
             raise StoreError(
                 f"{self.storage.place} is not empty and holds no {what}: found {found}",
                 hint="choose a new or empty folder for --out",
