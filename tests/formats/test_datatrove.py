@@ -178,15 +178,6 @@ def test_without_an_index_documents_are_found_by_their_ends(tmp_path: Path) -> N
     assert documents_of(back) == documents_of(store)
 
 
-def test_the_width_is_told_by_the_index_where_there_is_no_metadata(tmp_path: Path) -> None:
-    for name in ("plain", "wide"):
-        store = CASES[name].make(tmp_path / f"{name}.store")
-        write(store, "datatrove", tmp_path / name, {"metadata": False})
-        (tmp_path / name / "packline.json").unlink()
-        found = read_all("datatrove", tmp_path / name)
-        assert found.problems == [] and found.documents == expected(CASES[name], "eod")
-
-
 def test_a_file_may_be_named_and_is_recognised(tmp_path: Path) -> None:
     case = CASES["splits"]
     write(case.make(tmp_path / "store"), "datatrove", tmp_path / "out")

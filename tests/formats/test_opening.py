@@ -9,18 +9,16 @@ import pytest
 from tests.formats.stores import CASES, write_tokenizer
 
 from packline.encoders.tokenizer import load_tokenizer
-from packline.errors import InputError, RecipeError, TokenizerError
+from packline.errors import InputError, TokenizerError
 from packline.formats.export import run_export
 from packline.formats.export_record import read_record
 from packline.formats.format import get_format
 from packline.formats.opening import (
     check_metadata,
-    document_format,
     find_format,
     make_options,
     open_dataset,
 )
-from packline.packing.options import ExportChoice
 from packline.store.report import Findings
 
 
@@ -78,20 +76,3 @@ def test_options_are_the_given_ones_else_those_of_the_export_else_the_defaults(t
     with pytest.raises(InputError, match="cannot find"):
         find_format(tmp_path / "absent", "forager")
     assert find_format(out, "olmo").name == "olmo"
-
-
-def test_rows_hold_no_documents_and_a_stray_file_is_noted(tmp_path: Path) -> None:
-    store = CASES["plain"].make(tmp_path / "store")
-    rows, out = tmp_path / "rows", tmp_path / "out"
-    run_export(store.path, to="npy", out=out, workers=0)
-    run_export(store.path, to="baked", out=rows, choice=ExportChoice(seq_len=8), workers=0)
-    with pytest.raises(RecipeError, match="holds rows"):
-        document_format(rows, None)
-    assert find_format(rows, None).name == "baked" and document_format(out, None).name == "npy"
-    name = str(store.path / "tokenizer" / "tokenizer.json")
-    first = next(out.glob("*.npy"))
-    opened = open_dataset(out, None, name, None, None, {}, findings := Findings())
-    assert findings.problems == [] and opened.boundary.eod_id == 0
-    (out / f"{first.stem}9.npy").write_bytes(first.read_bytes())
-    open_dataset(out, None, name, None, None, {}, findings)
-    assert f"{first.stem}9.npy" in {one.file for one in findings.problems}
