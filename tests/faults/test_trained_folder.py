@@ -28,8 +28,9 @@ def without_report(folder: Path) -> dict[str, str]:
     return {name: digest for name, digest in digests(folder).items() if name != "report.json"}
 
 
-@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
-@pytest.mark.parametrize("place", ["new", "empty", "forced"])
+@pytest.mark.parametrize(
+    ("place", "after"), [("new", True), ("empty", False), ("forced", False), ("forced", True)]
+)
 def test_a_kill_at_every_step_leaves_no_half_tokenizer(
     place: str, after: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -155,18 +155,16 @@ def test_another_source_is_not_looked_at(files: list[InputFile], other: list[One
     assert described(work, changed, 1) == kept
 
 
-@given(one_source(), one_source())
-def test_files_at_the_end_change_the_last_unit_at_most(own: list[OneFile], more: list[OneFile]) -> None:
-    before, after = inputs_of([own]), inputs_of([[*own, *(("z" + one[0], *one[1:]) for one in more)]])
-    kept, found = (described(plan_units(RECIPE, files), files) for files in (before, after))
-    assert found[: max(len(kept) - 1, 0)] == kept[:-1]
-
-
-@given(one_source(), st.integers(0, 9000 * MB), st.integers(0, 500 * MB))
-def test_a_longer_file_changes_its_last_unit_at_most(own: list[OneFile], size: int, more: int) -> None:
-    before, after = (inputs_of([[*own, ("last.jsonl", "jsonl", "", one)]]) for one in (size, size + more))
-    kept, found = (described(plan_units(RECIPE, files), files) for files in (before, after))
-    assert found[: len(kept) - 1] == kept[:-1]
+@given(one_source(), one_source(), st.integers(0, 9000 * MB), st.integers(0, 500 * MB))
+def test_files_at_the_end_and_a_longer_file_change_the_last_unit_at_most(
+    own: list[OneFile], more: list[OneFile], size: int, longer: int
+) -> None:
+    last = ("last.jsonl", "jsonl", "", size)
+    grown, others = ("last.jsonl", "jsonl", "", size + longer), [("z" + one[0], *one[1:]) for one in more]
+    for after in ([*own, grown], [*own, last, *others]):
+        contents = ([*own, last], after)
+        kept, found = (described(plan_units(RECIPE, f), f) for f in (inputs_of([one]) for one in contents))
+        assert found[: len(kept) - 1] == kept[:-1]
 
 
 def groups_of(sizes: dict[str, int]) -> set[tuple[str, ...]]:
