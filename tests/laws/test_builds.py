@@ -207,3 +207,14 @@ def test_building_twice_does_nothing_and_changes_nothing(
     packline.build(tmp_path / "in", tokenizer_json, out=tmp_path / "out", workers=0, on_event=told.append)
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("*")} == before
     assert [event.nothing_to_do for event in told] == [True]
+
+
+def test_nothing_behind_a_limit_that_ends_with_a_unit_is_committed(
+    tmp_path: Path, tokenizer_json: Path, write_jsonl: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_jsonl(tmp_path / "in/a.jsonl", [f"abcdef {number:03d}" for number in range(40)])
+    set_sizes(monkeypatch, 110, 50)
+    whole = build(tmp_path / "whole", tmp_path / "in", tokenizer_json)
+    first = [shard.documents for shard in whole.manifest.shards][:3]
+    build(tmp_path / "out", tmp_path / "in", tokenizer_json, limit_documents=sum(first))
+    assert len(list((tmp_path / "out/receipts").iterdir())) == 3
