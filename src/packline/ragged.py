@@ -33,6 +33,12 @@ class Ragged:
     tokens: np.ndarray
     offsets: np.ndarray
 
+    @classmethod
+    def of(cls, documents: Sequence[np.ndarray], dtype: np.dtype) -> Ragged:
+        """Join documents; ids are converted to `dtype`, without checking that they fit."""
+        tokens = np.concatenate([np.empty(0, dtype), *documents], dtype=dtype, casting="unsafe")
+        return cls(tokens, offsets_of([len(one) for one in documents]))
+
     def __len__(self) -> int:
         return len(self.offsets) - 1
 

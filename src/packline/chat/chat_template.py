@@ -62,16 +62,8 @@ PROBES = (
 class ChatTemplate:
     """One template, ready to render.
 
-    Args:
-        text: Jinja, as in a tokenizer's `chat_template`.
-        special_tokens: strings of control tokens; for each, whether it strips white space before and after
-            it.
-        variables: variables by name, such as `bos_token`.
-        masked: whether a loss mask is required; it is not for prompts alone.
-
-    Raises:
-        RecipeError: not a template, one that reads files, or with `masked` one whose mask is neither marked
-            nor provable on the simplest conversation.
+    `special_tokens` says of each control token whether it strips white space before and after it; with
+    `masked`, a template whose mask is neither marked nor provable is refused.
 
     >>> text = (
     ...     "{% for m in messages %}<|{{ m.role }}|>"

@@ -101,11 +101,7 @@ class Conversation(msgspec.Struct, frozen=True):
 
 
 def read_conversation(record: Any, field: str | None = None) -> Conversation:
-    """Convert a record to the normal form.
-
-    Args:
-        record: a record from JSON or Arrow.
-        field: field of the messages, if it is not a known one.
+    """Convert a record from JSON or Arrow to the normal form.
 
     >>> read_conversation({"prompt": "hi", "response": "hello"}).messages[1].content
     'hello'

@@ -148,13 +148,6 @@ COMPARED = (
 def resolve_template(given: str, special_tokens: Container[str]) -> str:
     """Resolve a template, given by name or as text, to its text.
 
-    Args:
-        given: one of `TEMPLATES`, or a template's text.
-        special_tokens: special tokens of the tokenizer.
-
-    Raises:
-        RecipeError: neither a name nor a template, or the tokenizer lacks control tokens of the template.
-
     >>> resolve_template("{{ messages }}", ())
     '{{ messages }}'
     >>> resolve_template("chatml", ())

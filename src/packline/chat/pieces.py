@@ -143,9 +143,6 @@ def turns_of(conversation: Conversation) -> list[list[str | Call]]:
 def check_pieces(conversation: Conversation, pieces: list[Piece]) -> None:
     """Check that the trained ranges are the assistant's, and that no output or later instruction is lost.
 
-    Raises:
-        RecordProblem: a range is wrong (reason `mask`), or words are not written (reason `template`).
-
     >>> from packline.chat.conversations import Message
     >>> talk = Conversation((Message("user", "hi"), Message("assistant", "hello")))
     >>> check_pieces(talk, [Piece("hi"), Piece("hello", trained=True)])
@@ -322,13 +319,7 @@ MOST_LAYOUTS = 4096
 
 
 class PieceEncoder:
-    """Encodes rendered conversations in this process.
-
-    Args:
-        tokenizer: the tokenizer.
-        boundary: tokens around every conversation.
-        text_bytes: bytes of text to be encoded, as far as known (`Encoder`).
-    """
+    """Encodes rendered conversations in this process."""
 
     def __init__(self, tokenizer: Tokenizer, boundary: Boundary, text_bytes: int | None = None) -> None:
         self._boundary = boundary
@@ -352,10 +343,7 @@ class PieceEncoder:
     ) -> list[Encoded | RecordProblem]:
         """Documents with their boundary tokens, or the reason why one cannot be masked.
 
-        Args:
-            conversations: the rendered conversations.
-            audit: positions of those that the reference encodes again.
-            where: names of the conversations in messages.
+        The reference encodes those at the positions `audit` again; `where` names them in messages.
         """
         if not conversations:
             return []

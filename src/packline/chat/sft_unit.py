@@ -31,7 +31,7 @@ from packline.jobs.plan import Unit
 from packline.jobs.text_build import TextBuild
 from packline.jobs.text_unit import KEEP, TextRunner, UnitRun, check_unchanged
 from packline.jobs.val_documents import smallest
-from packline.ragged import Ragged, offsets_of
+from packline.ragged import Ragged
 from packline.sources.batch import Batch, RecordProblem, Reject, TemplateTimeout, Texts
 from packline.sources.carried import fit_field, fitted_batch
 from packline.sources.jsonl import has_raw, id_text, is_lost_id
@@ -134,8 +134,7 @@ class ConversationRun(UnitRun):
     def read(self, pieces: list[InputPiece]) -> Generator[Batch, None, None]:
         """Rendered conversations of the unit's file, or those that a task makes from it.
 
-        Args:
-            pieces: gets the checksum of the unit's part of its file, once that was read unchanged.
+        `pieces` gets the checksum of the unit's part of the file, once that was read unchanged.
         """
         file, part, make = self._file, self._part, GENERATORS.get(self._given.task)
         records: Iterable[Record | Reject]
@@ -201,13 +200,12 @@ class ConversationRun(UnitRun):
                 batch.rejects.append(record.reject(self._file.index, error.reason, error.detail))
         if documents:
             good = batch.keep(np.array(kept))
-            offsets = offsets_of([len(one.tokens) for one in documents])
-            tokens = np.concatenate([one.tokens for one in documents])
+            ragged = Ragged.of([one.tokens for one in documents], documents[0].tokens.dtype)
             loss = np.concatenate([one.loss for one in documents])
             with_bos = int(self._build.boundary.bos_id is not None)
-            good.loss = Ragged(loss, offsets)
-            good.decoded_bytes = self._chat.text_bytes.of(tokens, offsets, with_bos, 1)
-            self._write(good, Ragged(tokens, offsets))
+            good.loss = Ragged(loss, ragged.offsets)
+            good.decoded_bytes = self._chat.text_bytes.of(ragged.tokens, ragged.offsets, with_bos, 1)
+            self._write(good, ragged)
             self._mask.trained_tokens += int(np.count_nonzero(loss))
             texts = [text for place in kept for text in batch.rendered[place].texts]
             self.ledger.special_token_strings += int(self._runner.special.count(Texts.of(texts)).sum())

@@ -248,16 +248,6 @@ def preset_sources(
 ) -> list[ConversationSource]:
     """Sources of a mixture.
 
-    Args:
-        preset: name of the mixture.
-        data: folder with its datasets.
-        without: names of parts to leave out, with their validation sets.
-        hub: True to take parts missing from the folder from the hub.
-
-    Raises:
-        RecipeError: no such preset, or part.
-        InputError: parts that cannot be found; the message lists all.
-
     >>> preset_sources("nanochat-sft", "nowhere")
     Traceback (most recent call last):
     packline.errors.InputError: nowhere has no data for smoltalk, mmlu, gsm8k, identity, ...

@@ -302,9 +302,7 @@ class OriginalArc(msgspec.Struct):
 def read_lettered(path: str, kind: Kind) -> list[Lettered]:
     """Read the questions of a file or folder, in the order of files and lines.
 
-    Args:
-        path: file or folder; of several splits only files with `test` in their names are read.
-        kind: MMLU or ARC.
+    Of several splits only files with `test` in their names are read.
     """
     read: Callable[[Any, str], Lettered | None] = lettered_mmlu if kind == "mmlu" else _read_arc
     found = (read(record, where) for file in files_of(path) for where, record in records_of(file))

@@ -25,7 +25,7 @@ from packline.encoders.encoder import Encoder
 from packline.encoders.tokenizer import Tokenizer, read_chat_template
 from packline.errors import RecipeError, TokenizerError
 from packline.evals.task import LetterTask
-from packline.ragged import Ragged, offsets_of
+from packline.ragged import Ragged
 from packline.sources.batch import RecordProblem
 
 USER_START, USER_END, ASSISTANT_START, _ = TURNS
@@ -52,16 +52,7 @@ def chat_task(
     max_seq_len: int,
     ask: Ask = ask_nanochat,
 ) -> LetterTask:
-    """Convert a set of questions to arrays.
-
-    Args:
-        label: name of the task.
-        questions: in the order of their files; shuffled here.
-        encoder: encoder of a tokenizer with the control tokens of the prompt.
-        bos_id: begins every sequence, once; None for the prompt's own beginning.
-        max_seq_len: questions of more tokens are left out.
-        ask: function from a question to its pieces.
-    """
+    """Convert a set of questions, in the order of their files, to arrays; too long ones are left out."""
     ordered = shuffled(list(questions))
     letters = {letter: 0 for question in ordered for letter in question.letters}
     for letter in letters:
@@ -79,8 +70,8 @@ def chat_task(
     return LetterTask(
         label,
         guessing(ordered, included),
-        _ragged([framed[number] for number in kept], encoder.dtype),
-        _ragged(
+        Ragged.of([framed[number] for number in kept], encoder.dtype),
+        Ragged.of(
             [np.array([letters[one] for one in question.letters]) for question in included], np.dtype("<i4")
         ),
         np.array([question.gold for question in included], np.int32),
@@ -113,18 +104,8 @@ def guessing(ordered: Sequence[Lettered], included: Sequence[Lettered]) -> float
     return shares[0] if len(set(shares)) == 1 else sum(shares) / len(shares)
 
 
-def _ragged(arrays: list[np.ndarray], dtype: np.dtype) -> Ragged:
-    tokens = np.concatenate(arrays).astype(dtype) if arrays else np.empty(0, dtype)
-    return Ragged(tokens, offsets_of([len(one) for one in arrays]))
-
-
 def find_ask(tokenizer: Tokenizer, template: str | None = None) -> tuple[Ask, bool]:
-    """Find how to prompt with this tokenizer's questions; True if in nanochat's format.
-
-    Args:
-        tokenizer: its special tokens decide.
-        template: name or text of a chat template to use regardless of the tokenizer.
-    """
+    """Find how to prompt with this tokenizer's questions; True if in nanochat's format."""
     missing = [
         token for token in (USER_START, USER_END, ASSISTANT_START) if token not in tokenizer.special_tokens
     ]

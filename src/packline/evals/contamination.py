@@ -128,21 +128,8 @@ def find_questions(
 ) -> ContaminationReport:
     """Search a store for the questions of evaluation sets.
 
-    Args:
-        store: a finished store.
-        against: bundles, files or folders of questions.
-        n: words or tokens in a row that count as an overlap.
-        gram_of: compare words or tokens.
-        most_texts: a gram shared by more questions than this is left out.
-        workers: number of processes; None: one per usable core if worthwhile, 0: run in this process.
-        on: where to search: this machine, or `"ray"`; several machines need a common `$PACKLINE_SHARED`.
-        on_progress: called with the number of bytes read and the total.
-        write: file for the list of documents with an overlap, `.parquet`.
-
-    Raises:
-        InputError: no questions found.
-        RecipeError: n below 1.
-        CorruptStore: an id outside the vocabulary.
+    Grams that more than `most_texts` questions share are left out. `workers`: None is one per core if that
+    pays, 0 is this process. `write` names the file for the list of documents with an overlap, `.parquet`.
     """
     if n < 1:
         raise RecipeError(f"ngram is {n}: expected 1 or more")

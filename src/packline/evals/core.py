@@ -44,7 +44,7 @@ import numpy as np
 from packline.encoders.encoder import Encoder
 from packline.errors import InputError, RecipeError
 from packline.evals.task import ScoredTask
-from packline.ragged import Ragged, offsets_of
+from packline.ragged import Ragged
 from packline.sources.records import files_of, lines_of, records_of
 
 BUNDLE, DATA, BASELINES = "core.yaml", "eval_data", "eval_meta_data.csv"
@@ -186,15 +186,7 @@ def core_task(
     max_seq_len: int,
     random_baseline: float,
 ) -> ScoredTask:
-    """Convert a task to arrays.
-
-    Args:
-        entry: its entry in core.yaml.
-        questions: in the order of their file; shuffled here.
-        encoder: encoder of the tokenizer.
-        bos_id: begins every sequence.
-        max_seq_len: longer sequences lose tokens on the left.
-    """
+    """Convert a task to arrays."""
     ordered = shuffle(questions)
     shots = entry.num_fewshot[0]
     if not 0 <= shots < len(ordered):
@@ -204,32 +196,28 @@ def core_task(
         for number, prompts in _encoded(entry, ordered, shots, encoder)
         for place, (ids, start) in enumerate(_scored(prompts, entry, number))
     )
-    arrays = _cut(entry.label, sequences, bos_id, max_seq_len, encoder.dtype)
-    gold = np.array([getattr(one, "gold", -1) for one in ordered], np.int32)
-    return ScoredTask(entry.label, entry.icl_task_type, random_baseline, *arrays[:-1], gold, arrays[-1])
+    arrays = _cut(entry.label, ordered, sequences, bos_id, max_seq_len, encoder.dtype)
+    return ScoredTask(entry.label, entry.icl_task_type, random_baseline, *arrays)
 
 
 def _cut(
     label: str,
+    questions: Sequence[Question],
     sequences: Iterable[tuple[int, int, np.ndarray, int]],
     bos_id: int | None,
     max_seq_len: int,
     dtype: np.dtype,
-) -> tuple[Ragged, np.ndarray, np.ndarray, np.ndarray, np.ndarray, int]:
-    """Begin sequences with a bos token, cut them on the left, and lay them out.
+) -> tuple[Ragged, np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray, int]:
+    """Begin sequences with a bos token, and cut them on the left: the arrays of a `ScoredTask`.
 
-    Args:
-        sequences: number of the question, place in it, ids, and the first of them to score.
-
-    Returns:
-        Tokens; start, end, question and place of each sequence, int32 `[S]`; number of sequences cut.
+    Each is the number of its question, its place in it, its ids, and the first of them to score.
     """
     begin = [] if bos_id is None else [bos_id]
     kept: list[np.ndarray] = []
     bounds: list[tuple[int, int, int, int]] = []
     truncated = 0
     for number, place, ids, start in sequences:
-        whole = np.concatenate([begin, ids]).astype(dtype)
+        whole = np.concatenate([begin, ids])
         cut = max(len(whole) - max_seq_len, 0)
         truncated += bool(cut)
         first = start + len(begin) - cut
@@ -241,9 +229,9 @@ def _cut(
             )
         kept.append(whole[cut:])
         bounds.append((first, len(whole) - cut, number, place))
-    tokens = Ragged(np.concatenate(kept), offsets_of([len(one) for one in kept]))
-    start_of, end_of, question_of, place_of = np.array(bounds, np.int32).T
-    return tokens, start_of, end_of, question_of, place_of, truncated
+    gold = np.array([getattr(one, "gold", -1) for one in questions], np.int32)
+    first_of, end_of, question_of, place_of = np.array(bounds, np.int32).T
+    return Ragged.of(kept, dtype), first_of, end_of, question_of, place_of, gold, truncated
 
 
 def _encoded(
@@ -331,11 +319,6 @@ def shuffle(questions: Sequence[T]) -> list[T]:
 def draw_shots(number: int, questions: int, shots: int) -> list[int]:
     """Numbers of the questions to put before question `number`, in their order.
 
-    Args:
-        number: from 0, after `shuffle`.
-        questions: number of questions of the task.
-        shots: number of shots; fewer than `questions`.
-
     >>> draw_shots(2, 5, 3)
     [4, 3, 1]
     """
@@ -393,14 +376,7 @@ def _question(record: Any, where: str) -> MultipleChoice:
 def hellaswag_task(
     questions: list[MultipleChoice], encoder: Encoder, *, bos_id: int | None, max_seq_len: int
 ) -> ScoredTask:
-    """Convert the questions to arrays.
-
-    Args:
-        questions: in their order.
-        encoder: encoder of the tokenizer.
-        bos_id: begins every sequence; None for nothing.
-        max_seq_len: longer sequences lose tokens on the left.
-    """
+    """Convert the questions to arrays."""
     texts = encoder.encode(
         [text for one in questions for text in (str(one.query), *(f" {end}" for end in one.choices))]
     )
@@ -411,7 +387,6 @@ def hellaswag_task(
         for context in [next(each)]
         for place in range(len(question.choices))
     )
-    arrays = _cut(LABEL, sequences, bos_id, max_seq_len, encoder.dtype)
+    arrays = _cut(LABEL, questions, sequences, bos_id, max_seq_len, encoder.dtype)
     baseline = 100 / max(len(question.choices) for question in questions)
-    gold = np.array([question.gold for question in questions], np.int32)
-    return ScoredTask(LABEL, "multiple_choice", baseline, *arrays[:-1], gold, arrays[-1])
+    return ScoredTask(LABEL, "multiple_choice", baseline, *arrays)

@@ -37,11 +37,7 @@ SPLIT = re.compile(r"(train|test|validation|valid|val|dev)(?:-\d+-of-\d+)?", re.
 
 
 def read_evaluations(path: str) -> Iterator[EvaluationText]:
-    """Read the texts of a file, a folder or a bundle.
-
-    Raises:
-        InputError: there is nothing to read.
-    """
+    """Read the texts of a file, a folder or a bundle."""
     if (Path(path) / BUNDLE).is_file():
         seen = set()
         for entry in read_bundle(path):

@@ -114,12 +114,7 @@ def varied(ids: np.ndarray, n: int) -> np.ndarray:
 def word_encoder(
     known: dict[bytes, int], spell: Callable[[Sequence[str]], list[bytes]]
 ) -> Callable[[Sequence[str]], Ragged]:
-    """Encoder of texts as ids of their words; words that are not in `known` are added to it.
-
-    Args:
-        known: id of each word.
-        spell: texts to the bytes whose words are searched for.
-    """
+    """Encoder of texts as ids of their words; words that are not in `known` are added to it."""
 
     def encode(texts: Sequence[str]) -> Ragged:
         parts = [text.translate(LOWER) for text in spell(texts)]
@@ -138,15 +133,7 @@ def write_questions(
     most_texts: int,
     encode: Callable[[Sequence[str]], Ragged],
 ) -> Questions:
-    """Write the grams of all questions.
-
-    Args:
-        folder: folder for `QuestionGrams`.
-        texts: questions with their answers.
-        n: number of words or tokens per gram.
-        most_texts: a gram shared by more questions is left out.
-        encode: texts to ids.
-    """
+    """Write the grams of all questions."""
     sets: dict[str, SetFound] = {}
     names, numbers = list[str](), list[int]()
     parts: list[tuple[np.ndarray, np.ndarray]] = []
@@ -184,12 +171,7 @@ def write_questions(
 
 
 class QuestionGrams:
-    """The grams of all questions, and the ids that they consist of.
-
-    Args:
-        folder: folder that `write_questions` wrote.
-        n: number of words or tokens per gram.
-    """
+    """The grams of all questions, and the ids that they consist of."""
 
     def __init__(self, folder: Path, n: int) -> None:
         names = "ids", "firsts", "owners", "hashes", "at"
@@ -343,10 +325,9 @@ class Scan(Runner[Unit, ShardFound]):
 
 
 def _merged(runs: np.ndarray) -> np.ndarray:
-    """Merge runs of grams that follow each other in both texts.
+    """Merge runs of grams that follow each other in both texts, int64 `[5, M]`.
 
-    Args:
-        runs: int64 `[5, M]`: question, document, place less position, place, number of grams.
+    Rows: question, document, place less position, place, number of grams.
 
     >>> _merged(np.array([[0, 0, 0], [0, 0, 0], [2, 2, 6], [4, 5, 9], [1, 3, 1]])).T.tolist()
     [[0, 0, 2, 4, 4], [0, 0, 6, 9, 1]]

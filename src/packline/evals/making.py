@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import msgspec
 
@@ -88,18 +88,7 @@ class EvalsSettings(msgspec.Struct, frozen=True, kw_only=True):
 def make_core(
     bundle: str, settings: EvalsSettings, *, labels: tuple[str, ...] = (), on_task: OnTask | None = None
 ) -> list[TaskReport]:
-    """Write the tasks of a bundle of CORE.
-
-    Args:
-        bundle: folder of the bundle.
-        settings: settings for tokens and files.
-        labels: tasks to write; all if empty.
-        on_task: called after each task.
-
-    Raises:
-        InputError: not a bundle.
-        TokenizerError: an unsuitable tokenizer.
-    """
+    """Write the tasks of a bundle of CORE."""
     entries, baselines = read_bundle(bundle, labels), read_baselines(bundle)
     without = [entry.label for entry in entries if entry.label not in baselines]
     if without:
@@ -131,18 +120,7 @@ def make_core(
 def make_chat(
     paths: Mapping[str, str], settings: EvalsSettings, *, on_task: OnTask | None = None
 ) -> list[TaskReport]:
-    """Write MMLU and ARC as chat.
-
-    Args:
-        paths: file or folder for each requested label of `CHAT`.
-        settings: settings for tokens and files.
-        on_task: called after each task.
-
-    Raises:
-        InputError: files of another layout.
-        TokenizerError: the tokenizer has neither nanochat's tokens nor a chat template, or a letter is not
-            one token.
-    """
+    """Write MMLU and ARC as chat."""
     if not paths:
         raise RecipeError("no questions were named", hint="give --mmlu, --arc-easy or --arc-challenge")
     encoder = _encoder(settings)
@@ -167,11 +145,7 @@ def make_chat(
 
 
 def make_hellaswag(path: str, settings: EvalsSettings, *, on_task: OnTask | None = None) -> list[TaskReport]:
-    """Write HellaSwag in llm.c's form: no bos token unless `settings.bos` names one.
-
-    Raises:
-        InputError: files of another layout.
-    """
+    """Write HellaSwag in llm.c's form: no bos token unless `settings.bos` names one."""
     questions = read_hellaswag(path)
     encoder = _encoder(settings)
     bos_id = None if settings.bos is None else begin_of_sequence(encoder.tokenizer, settings.bos)
@@ -212,15 +186,7 @@ def _write(
 
 
 def _report(task: Task, file: str, reason: str) -> TaskReport:
-    return TaskReport(
-        task.label,
-        task.task_type,
-        task.questions,
-        len(task.sequences),
-        len(task.sequences.tokens),
-        task.truncated,
-        task.skipped,
-        task.unscored,
-        file,
-        reason,
-    )
+    own = ("label", "task_type", "questions", "truncated", "skipped", "unscored")
+    facts: dict[str, Any] = {name: getattr(task, name) for name in own}
+    facts |= {"sequences": len(task.sequences), "tokens": len(task.sequences.tokens)}
+    return TaskReport(**facts, file=file, reason=reason)

@@ -144,15 +144,7 @@ Task: TypeAlias = ScoredTask | LetterTask
 
 
 class EvalsWriter:
-    """Write tasks one by one, then config.json.
-
-    Args:
-        folder: output folder, created; one with a config.json is refused unless `force`.
-        format: format of the tasks' files.
-        max_seq_len: recorded in config.json.
-        bos_id: recorded in config.json; None if no token begins a sequence.
-        force: overwrite an existing folder.
-    """
+    """Write tasks one by one, then config.json."""
 
     def __init__(
         self,
@@ -176,12 +168,7 @@ class EvalsWriter:
         self._config: dict[str, Any] = {"max_seq_len": max_seq_len, "bos_id": bos_id, "tasks": []}
 
     def write(self, task: Task, texts: Iterable[EvaluationText] = ()) -> Path:
-        """Write a task; return its file.
-
-        Args:
-            task: its arrays.
-            texts: its questions, unless another task has written them.
-        """
+        """Write a task; return its file."""
         name = f"{task.label}.{SUFFIXES[self.format]}"
         path = self.folder / name
         if self.format == "llmc":

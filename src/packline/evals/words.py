@@ -84,10 +84,7 @@ class Words(NamedTuple):
 
 
 def split_words(text: np.ndarray) -> Words:
-    """Split a text into words.
-
-    Args:
-        text: uint8, at most 2 GB, translated by `LOWER`.
+    """Split a text (uint8, at most 2 GB, translated by `LOWER`) into words.
 
     >>> split_words(np.frombuffer("Don’t stop!".encode().translate(LOWER), np.uint8)).spellings()
     [b'don', b't', b'stop']

@@ -68,16 +68,7 @@ class CheckReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def inspect_tokenizer(name: str, model: str | None = None) -> CheckReport:
-    """Check a tokenizer, optionally against a model's config.json.
-
-    Args:
-        name: a file, a folder or a hub id.
-        model: a config.json, or a folder with one.
-
-    Raises:
-        TokenizerError: not a tokenizer.
-        InputError: no config.json, or one that is not a JSON object.
-    """
+    """Check a tokenizer, optionally against a model's config.json."""
     tokenizer = load_tokenizer(name)
     config, ids = _read_config(tokenizer), _ids(tokenizer)
     findings = [*_id_findings(tokenizer, ids), *_special_findings(tokenizer, ids, config)]

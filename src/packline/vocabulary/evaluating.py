@@ -98,14 +98,6 @@ def compare_tokenizers(
 ) -> Evaluation:
     """Measure a tokenizer and compare it with baselines.
 
-    Args:
-        tokenizer: the tokenizer to compare ("ours").
-        against: Baselines: files, folders or hub ids; unavailable ones are listed in `absent`.
-        texts: texts by name; default the built-in passages.
-
-    Raises:
-        TokenizerError: a text is not recovered from its ids.
-
     >>> vocab = {"a": 0, "b": 1, "ab": 2}
     >>> model = {"type": "BPE", "vocab": vocab, "merges": [["a", "b"]]}
     >>> text = msgspec.json.encode({"model": model, "decoder": {"type": "Fuse"}}).decode()

@@ -311,15 +311,6 @@ def read_text(path: str) -> str:
 
     Raw JSON lines would measure quotes and escapes instead of text. Records that cannot be read are not
     counted.
-
-    Args:
-        path: a file or a folder.
-
-    Returns:
-        Text of at most `TEXT_BYTES` in UTF-8, cut between characters.
-
-    Raises:
-        InputError: the file cannot be read, is not UTF-8, or has no text.
     """
     if Path(path).exists():
         texts = _documents(path)

@@ -142,11 +142,7 @@ def train_batches(
 ) -> Trained:
     """Train on batches of texts, each of bounded size.
 
-    Args:
-        memory_bytes: memory limit; beyond it rare words are dropped. It does not apply to HF's trainer, which
-            is used for patterns with other rules.
-        threads: number of threads that count words; default all cores that this process may use.
-        on_progress: called for each batch, and from time to time while merges are found.
+    Beyond `memory_bytes` rare words are dropped; the limit does not apply to HF's trainer.
     """
     check_specials(special_tokens, LETTERS)
     if threads is not None and threads < 1:
@@ -274,12 +270,7 @@ class Merger:
     def run(
         self, count: int, on_merges: Callable[[int], None] = lambda done: None
     ) -> list[tuple[bytes, bytes]]:
-        """Merge until there are `count` tokens besides the 256 bytes, or no pair is left.
-
-        Args:
-            count: number of tokens to add by merging.
-            on_merges: called from time to time with the number of merges found.
-        """
+        """Merge until there are `count` tokens besides the 256 bytes, or no pair is left."""
         merges: list[tuple[bytes, bytes]] = []
         self._sizes = np.ones(256 + count, self._dtype)
         while len(self._tokens) - 256 < count:

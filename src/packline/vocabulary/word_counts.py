@@ -84,12 +84,6 @@ def count_words(
 ) -> WordCounts:
     """Count the words of texts.
 
-    Args:
-        batches: batches of texts, each of bounded size.
-        pattern: pattern that cuts texts into words; its rules must be supported.
-        memory_bytes: limit for the distinct words; beyond it the rarest are dropped.
-        threads: default all cores that this process may use.
-
     >>> from packline.encoders.tiktoken import pattern_of
     >>> found = count_words([Texts.of(["a b a", " a"])], pattern_of("gpt2"), memory_bytes=1 << 30)
     >>> len(found), sorted(found.counts.tolist())
@@ -236,14 +230,6 @@ def _matching(expression: str, ranges: tuple[tuple[int, int], ...]) -> np.ndarra
 
 def word_bounds(pattern: Pattern, data: bytes, documents: np.ndarray) -> np.ndarray:
     """Find the start of each word, and the end of the last one.
-
-    Args:
-        pattern: a pattern whose rules are not "other".
-        data: UTF-8 of whole documents back to back.
-        documents: start of each document, int64, increasing; no word spans these offsets.
-
-    Returns:
-        int64 byte offsets, from 0 to the length of the data.
 
     >>> from packline.encoders.tiktoken import pattern_of
     >>> word_bounds(pattern_of("gpt4"), b"we're (ok) 1234", np.zeros(1, np.int64)).tolist()
