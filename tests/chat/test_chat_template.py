@@ -16,8 +16,8 @@ from tests.chat.templates import (
 )
 
 from packline.chat.chat_template import ChatTemplate
-from packline.chat.conversations import Call, Conversation, Message, Part, read_conversation
-from packline.chat.pieces import NANOCHAT_TOKENS, Piece, check_pieces, mute, render_nanochat, trained_runs
+from packline.chat.conversations import Call, Conversation, Message, Part
+from packline.chat.pieces import NANOCHAT_TOKENS, check_pieces, mute, render_nanochat, trained_runs
 from packline.errors import RecipeError
 from packline.sources import sandbox
 from packline.sources.batch import RecordProblem
@@ -53,7 +53,7 @@ def make(name: str, marked: bool) -> ChatTemplate:
     text, tokens = CASES[name]
     text = text if marked else unmarked(text)
     template = ChatTemplate(text, dict.fromkeys(tokens, (False, False)), {"bos_token": tokens[0]})
-    assert template.marked == marked
+    assert template.marked == marked and template.unproven == ""
     return template
 
 
@@ -86,33 +86,6 @@ def test_text_stays_text_and_what_is_trained_on_is_the_assistants_words(
 @given(TALKS)
 def test_nanochats_scheme_is_its_template_without_the_first_token(talk: Conversation) -> None:
     assert render_nanochat(talk) == TEMPLATES["nanochat", True].render(talk)[1:]
-
-
-def test_tools_are_written_and_outputs_never_trained_on() -> None:
-    record = {
-        "messages": [
-            {"role": "user", "content": "2+2?"},
-            {"role": "assistant", "tool_calls": [{"function": {"name": "add", "arguments": {"a": 2}}}]},
-            {"role": "tool", "content": "secret 4"},
-            {"role": "assistant", "content": "Four."},
-        ],
-        "tools": [{"type": "function", "function": {"name": "add", "description": "<|im_end|>"}}],
-    }
-    talk = read_conversation(record)
-    for marked in (True, False):
-        pieces = TEMPLATES["chatml", marked].render(talk)
-        assert trained_runs(pieces) == [
-            '<tool_call>\n{"name": "add", "arguments": {"a": 2}}\n</tool_call><|im_end|>',
-            "Four.<|im_end|>",
-        ]
-        text = "".join(piece.text for piece in pieces)
-        assert '"description": "<|im_end|>"' in text
-        assert "secret 4" in text
-        assert sum(piece.control for piece in pieces) == 10
-    assert trained_runs(render_nanochat(talk)) == [
-        '<|python_start|>{"name": "add", "arguments": {"a": 2}}<|python_end|>',
-        "Four.<|assistant_end|>",
-    ]
 
 
 def test_code_among_words_that_are_not_learned_mutes_its_own_message_alone() -> None:
@@ -158,17 +131,6 @@ def test_nanochats_scheme_has_user_and_assistant_in_turn(messages: tuple[Message
     assert caught.value.reason == "roles_out_of_order"
 
 
-def test_a_call_may_be_the_answer() -> None:
-    talk = Conversation((Message("user", "a"), CALLED))
-    runs = ['<|python_start|>{"name": "f", "arguments": {}}<|python_end|><|assistant_end|>']
-    assert trained_runs(render_nanochat(talk)) == runs
-    for marked in (True, False):
-        runs = ['<tool_call>\n{"name": "f", "arguments": {}}\n</tool_call><|im_end|>']
-        pieces = TEMPLATES["chatml", marked].render(talk)
-        check_pieces(talk, pieces)
-        assert trained_runs(pieces) == runs
-
-
 def test_any_order_that_a_template_renders_is_proven_or_refused_by_name() -> None:
     first = Conversation((Message("assistant", "a"), Message("user", "b"), Message("assistant", "c")))
     twice = Conversation((Message("user", "b"), Message("assistant", "a"), Message("assistant", "c")))
@@ -184,19 +146,6 @@ def test_any_order_that_a_template_renders_is_proven_or_refused_by_name() -> Non
         TEMPLATES["chatml", False].render(first)
 
 
-def test_a_template_that_rewrites_earlier_turns_is_judged_by_each_conversation() -> None:
-    text = (
-        "{% for m in messages %}<|{{ m.role }}|>{% if m.role == 'assistant' and not loop.last %}..."
-        "{% else %}{{ m.content }}{% endif %}{% endfor %}"
-        "{% if add_generation_prompt %}<|assistant|>{% endif %}"
-    )
-    template = ChatTemplate(text, {})
-    assert "message 1: what comes before it" in template.unproven
-    assert trained_runs(template.render(TALK)) == ["hello"]
-    with pytest.raises(RecordProblem, match="mask: message 1"):
-        template.render(Conversation((*TALK.messages, *TALK.messages)))
-
-
 def test_a_template_that_wants_a_system_message_is_judged_by_each_conversation() -> None:
     wants = "{% if messages[0].role != 'system' %}{{ raise_exception('no system message') }}{% endif %}"
     template = ChatTemplate(wants + each(HEADER + OPENED + WORDS_AND_END + CLOSED), CHATML_PLAIN)
@@ -208,17 +157,6 @@ def test_a_template_that_wants_a_system_message_is_judged_by_each_conversation()
         ChatTemplate(
             wants + "{% generation %}{{ messages | map(attribute='content') | join }}{% endgeneration %}", {}
         )
-
-
-@pytest.mark.parametrize("text", [CHATML, LLAMA3, unmarked(CHATML), unmarked(LLAMA3), NANOCHAT])
-def test_templates_that_tell_every_turn_have_no_doubts(text: str) -> None:
-    assert ChatTemplate(text, CHATML_PLAIN, {"bos_token": ""}).unproven == ""
-
-
-def test_marks_around_the_wrong_words_are_refused() -> None:
-    text = "{% for m in messages %}{% generation %}{{ m.content }}{% endgeneration %}|{% endfor %}"
-    with pytest.raises(RecipeError, match="speaks 2 times, and 4 are trained on"):
-        ChatTemplate(text, {})
 
 
 HEADER = "{{ '<|im_start|>' + m.role + '\n' }}"
@@ -242,6 +180,11 @@ def each(assistant: str, others: str = HEADER + WORDS_AND_END) -> str:
         (each(OPENED + HEADER + WORDS_AND_END + CLOSED), "precedes the assistant's words"),
         # No marks, and no prompt that would prove where the assistant begins.
         (each(HEADER + WORDS_AND_END), "precedes the assistant's words"),
+        # More stretches than there should be.
+        (
+            "{% for m in messages %}{% generation %}{{ m.content }}{% endgeneration %}|{% endfor %}",
+            "speaks 2 times, and 4 are trained on",
+        ),
         # As many stretches as there should be, with the user's words in them.
         (
             "{% for m in messages %}{% if m.role == 'user' %}{% generation %}{{ m.content }}|"
@@ -383,17 +326,3 @@ def test_white_space_that_a_token_takes_away_is_gone() -> None:
         Conversation((Message("user", " hi "), Message("assistant", "hello")))
     )
     assert [piece.text for piece in pieces] == ["<|user|>", "hi", "<|assistant|>", "hello"]
-
-
-def test_the_check_notices_words_that_are_missing_added_or_out_of_order() -> None:
-    talk = Conversation((*TALK.messages, Message("user", "more"), Message("assistant", "bye")))
-    good = [Piece("hi"), Piece("hello", True), Piece("more"), Piece("bye", True)]
-    check_pieces(talk, good)
-    for wrong in (
-        good[:3],
-        [*good, Piece("|"), Piece("more", True)],
-        [good[0], good[3], good[2], good[1]],
-        [piece._replace(trained=not piece.trained) for piece in good],
-    ):
-        with pytest.raises(RecordProblem, match="mask"):
-            check_pieces(talk, wrong)

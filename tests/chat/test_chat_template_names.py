@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.chat import talks
-from tests.chat.model_formats import FORMATS, QWEN3_PUBLISHED
+from tests.chat.model_formats import QWEN3_PUBLISHED
 from tests.chat.talks import contents
 from tests.chat.templates import CHATML_TOKENS
 
 import packline
-from packline.chat.named_templates import TEMPLATES
 from packline.errors import InputError, RecipeError, ResumeMismatch, StoreNotFound
 from packline.jobs.events import Note
 
@@ -41,34 +39,6 @@ THOUGHT = [ONE[0], {**ONE[1], "reasoning_content": "Two and two."}, *TWO[2:]]
 def qwen3(tokenizer_json: Path, tmp_path: Path) -> Path:
     """A tokenizer with a template as Qwen3's is published."""
     return talks.with_tokens(tokenizer_json, tmp_path / "qwen3", CHATML_TOKENS, QWEN3_PUBLISHED)
-
-
-@pytest.mark.parametrize("name", ["qwen3", "llama3.1", "mistral"])
-def test_tokens_and_loss_are_what_the_format_says_of_the_raw_messages(
-    name: str, tokenizer_json: Path, tmp_path: Path
-) -> None:
-    named = TEMPLATES[name]
-    records: list[dict[str, Any]] = [{"messages": one} for one in (ONE, TWO, SYSTEM)]
-    refused: list[dict[str, Any]] = []
-    (records if named.tools else refused).append({"messages": CALLED, "tools": TOOLS})
-    (records if named.thoughts else refused).append({"messages": THOUGHT})
-    path = talks.write(tmp_path / "chat.jsonl", records + refused)
-    folder = talks.with_tokens(tokenizer_json, tmp_path / "tokenizer", ("<|endoftext|>", *named.tokens))
-    eod: dict[str, Any] = {"eod": "<|endoftext|>", "workers": 0}
-    store = packline.sft(path, folder, out=tmp_path / "store", chat_template=name, **eod)
-    wanted = [list(FORMATS[name](one["messages"], one.get("tools") or [])) for one in records]
-    texts = ["".join(text for text, _ in one) for one in wanted]
-    assert talks.whole_texts(store) == [f"{text}<|endoftext|>" for text in texts]
-    runs = [
-        ["".join(text for text, _ in group) for on, group in groupby(one, lambda part: part[1]) if on]
-        for one in wanted
-    ]
-    assert talks.trained_texts(store) == runs
-    assert store.manifest.ledger.rejected == ({"template": len(refused)} if refused else {})
-    assert store.verify().ok
-    # A name stands for its text, and nothing else.
-    again = packline.sft(path, folder, out=tmp_path / "text", chat_template=named.text, **eod)
-    assert contents(again.path) == contents(store.path)
 
 
 def test_what_cannot_be_proven_is_a_bad_record_and_the_job_goes_on(qwen3: Path, tmp_path: Path) -> None:

@@ -124,10 +124,7 @@ def test_the_template_decides_on_the_order_of_roles(record: Any) -> None:
     ("record", "said"),
     [
         ({"prompt": "hi", "chosen": "hello", "rejected": "no"}, "DPOTrainer"),
-        ({"prompt": [USER], "chosen": [ASSISTANT], "rejected": [ASSISTANT]}, "prompt and completion"),
         ({"chosen": [USER, ASSISTANT], "rejected": [USER, ASSISTANT], "score_chosen": 9.0}, "--field chosen"),
-        ({"question": "hi", "chosen": "hello", "rejected": "no", "answer": "no"}, "DPOTrainer"),
-        ({"prompt": [USER], "completion": [ASSISTANT], "label": False}, "KTOTrainer"),
         ({"prompt": "hi", "response": "no", "label": False}, "KTOTrainer"),
         ({"messages": [USER, ASSISTANT], "label": False}, "another name"),
     ],

@@ -113,16 +113,9 @@ def test_a_finished_store_is_that_of_conversations_that_were_touched_but_not_cha
 
 
 BAD: list[tuple[Any, str]] = [
-    ([{**PLAIN[0], "tool_calls": [{}]}, PLAIN[1]], "roles_out_of_order"),
-    ([PLAIN[0], {"role": "assistant", "content": ""}], "empty_content"),
-    ([PLAIN[0], {"role": "oracle", "content": "x"}], "unknown_role"),
-    ([PLAIN[0], {"role": "assistant", "content": 7}], "content_not_text"),
     ({"prompt": PLAIN[:1], "completion": PLAIN[1:], "label": False}, "preference_data"),
     ([PLAIN[0], {"role": "assistant", "content": "long " * 400}], "too_long"),
-    ({"text": "no conversation"}, "not_a_conversation"),
     ([PLAIN[0]], "nothing_to_train"),
-    ({"prompt": "a", "chosen": "b", "rejected": "c"}, "preference_data"),
-    ([PLAIN[0], talks.WEATHER[3], PLAIN[1]], "tool_output_without_call"),
     ([*PLAIN, {"role": "user", "content": None}], "empty_content"),
     (7, "not_a_conversation"),
 ]

@@ -113,22 +113,6 @@ def test_what_is_missing_is_named_and_may_be_left_out_or_come_from_the_hub(tmp_p
         preset_sources("other", tmp_path)
 
 
-def test_the_preset_is_the_mixture_of_the_project_that_it_comes_from(tmp_path: Path) -> None:
-    sources = preset_sources("nanochat-sft", make_data(tmp_path / "data"))
-    said = [(one.name, one.split, one.repeat, one.limit, one.options.get("count")) for one in sources]
-    assert said == [
-        ("smoltalk", "train", 1, None, None),
-        ("mmlu", "train", 1, None, None),
-        ("gsm8k", "train", 2, None, None),
-        ("identity", "train", 2, None, None),
-        ("spelling", "train", 1, None, 200_000),
-        ("spelling_bee", "train", 1, None, 80_000),
-        ("smoltalk-val", "val", 1, None, None),
-        ("mmlu-val", "val", 1, 5200, None),
-        ("gsm8k-val", "val", 1, 420, None),
-    ]
-
-
 @given(st.lists(st.tuples(st.integers(0, 3 * UNIT_BYTES), st.booleans()), min_size=1, max_size=4), st.data())
 def test_units_cover_every_byte_of_every_file_once_per_repetition(
     files: list[tuple[int, bool]], data: st.DataObject

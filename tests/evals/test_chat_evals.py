@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 from msgspec.structs import replace
 from tests.chat import talks
+from tests.evals.test_core import plain_reference
 
 from packline.chat.tasks import Lettered, read_lettered
 from packline.encoders.encoder import Encoder
@@ -24,14 +25,10 @@ from packline.evals.chat_evals import chat_task, find_ask
 from packline.evals.making import EvalsSettings, make_chat
 
 
-def with_nine(path: Path, out: Path) -> Path:
-    """The folder of a tokenizer with nanochat's nine."""
-    return talks.with_tokens(path, out, talks.NANOCHAT_TOKENS)
-
-
 @pytest.fixture(scope="session")
 def chat_json(tokenizer_json: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return with_nine(tokenizer_json, tmp_path_factory.mktemp("chat")) / "tokenizer.json"
+    folder = tmp_path_factory.mktemp("chat")
+    return talks.with_tokens(tokenizer_json, folder, talks.NANOCHAT_TOKENS) / "tokenizer.json"
 
 
 @pytest.fixture(scope="session")
@@ -83,15 +80,7 @@ def second_way(
 def check(questions: list[Lettered], tokenizer: Tokenizer, longest: int) -> None:
     bos = tokenizer.special_tokens["<|bos|>"]
     task = chat_task("t", questions, Encoder(tokenizer), bos_id=bos, max_seq_len=longest)
-    whole = json.loads(tokenizer.json)
-    whole["added_tokens"] = []
-    from tokenizers import Tokenizer as Reference
-
-    reference = Reference.from_str(json.dumps(whole))
-
-    def encode(text: str) -> list[int]:
-        return list(reference.encode(text, add_special_tokens=False).ids)
-
+    encode = plain_reference(tokenizer)
     expected, baseline = second_way(questions, encode, tokenizer.special_tokens, longest)
     found = [
         {
@@ -110,13 +99,9 @@ def check(questions: list[Lettered], tokenizer: Tokenizer, longest: int) -> None
     assert all(one["tokens"][one["answer_pos"]] == start for one in found)
 
 
-def test_questions_are_what_the_rules_say_with_special_strings_as_text(chat_tokenizer: Tokenizer) -> None:
-    varied = Lettered("Up?", ("1", "2", "3"), ("a", "b", "c"), 2)
-    check([*QUESTIONS, varied], chat_tokenizer, 2048)
-
-
-def test_what_is_too_long_is_left_out_and_counted(chat_tokenizer: Tokenizer) -> None:
-    questions = [*QUESTIONS]
+def test_questions_are_what_the_rules_say_and_those_too_long_are_counted(chat_tokenizer: Tokenizer) -> None:
+    questions = [*QUESTIONS, Lettered("Up?", ("1", "2", "3"), ("a", "b", "c"), 2)]
+    check(questions, chat_tokenizer, 2048)
     for place, words in ((3, " really" * 200), (7, " indeed" * 100)):
         questions[place] = replace(questions[place], question=questions[place].question + words)
     check(questions, chat_tokenizer, 150)

@@ -109,18 +109,6 @@ def test_an_id_outside_the_vocabulary_is_told(
         find_questions(packline.open(tmp_path / "store"), [question], gram_of=gram_of)
 
 
-def test_a_store_that_has_seen_nothing_is_clean(
-    tmp_path: Path, tokenizer_json: Path, write_jsonl: WriteJsonl
-) -> None:
-    store = build(tmp_path, [words_of(n, 50) for n in range(2000, 2010)], tokenizer_json, write_jsonl)
-    report = find_questions(store, [str(write_jsonl(tmp_path / "q.jsonl", [*QUESTIONS, "too short"]))])
-    assert report.overlaps == [] and report.sources == {next(iter(report.sources)): (0, 10)}
-    only = report.sets["q"]
-    assert (only.questions, only.unchecked, only.too_short, only.found) == (31, 1, 1, 0)
-    assert (report.questions, report.unchecked, report.found, report.clean) == (31, 1, 0, False)
-    assert find_questions(store, [str(write_jsonl(tmp_path / "q.jsonl", QUESTIONS))]).clean
-
-
 def test_what_many_questions_say_and_what_repeats_itself_is_left_out(
     tmp_path: Path, tokenizer_json: Path, write_jsonl: WriteJsonl
 ) -> None:

@@ -69,11 +69,6 @@ def test_a_sound_tokenizer_has_no_problem(sound: Path) -> None:
             "gives 'self' id 0, but it has id ID",
         ),
         (
-            {"added_tokens_decoder": {"x": {"content": "<|pad|>"}}},
-            "special tokens",
-            "gives '<|pad|>' id x, but it has id 1",
-        ),
-        (
             {"added_tokens_decoder": {"7": {"content": "<|new|>"}}},
             "special tokens",
             "gives '<|new|>' id 7, but it is not in tokenizer.json",
@@ -87,11 +82,6 @@ def test_a_sound_tokenizer_has_no_problem(sound: Path) -> None:
             {"extra_special_tokens": {"image_token": "self"}},
             "special tokens",
             "'self' (id ID) is not marked special: text can become it (extra_special_tokens",
-        ),
-        (
-            {"added_tokens_decoder": {"5": {"content": "<|pad|>"}}},
-            "special tokens",
-            "gives '<|pad|>' id 5, but it has id 1",
         ),
         (
             {"added_tokens_decoder": {"ID": {"content": "self", "special": True}}},

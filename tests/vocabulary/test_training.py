@@ -114,11 +114,6 @@ def test_ties_and_runs(words: list[str], vocab_size: int) -> None:
     )
 
 
-def test_no_pair_is_counted_across_two_texts() -> None:
-    model = json.loads(train_bpe(["ab", "ab", "ba", "ba"] * 5, 300, ()))["model"]
-    assert sorted(model["merges"]) == [["a", "b"], ["b", "a"]]
-
-
 @pytest.mark.parametrize(
     ("texts", "vocab_size", "said"), [([], 300, "no text"), (["a"], 257, "vocab_size is 257")]
 )
@@ -226,20 +221,12 @@ def test_token_bytes_are_the_raw_bytes_of_every_token(trained: tuple[Path, Train
         if token not in NANOCHAT_TOKENS
     }
     assert {number: len(data) for number, data in raw.items()} == dict(enumerate(sizes[:991].tolist()))
-    alone = [number for number, data in raw.items() if len(data) == 1]
-    assert len(alone) == 256
-    not_utf8 = [number for number in alone if raw[number][0] >= 0x80]
-    assert len(not_utf8) == 128
-    assert sizes[not_utf8].tolist() == [1] * 128
     assert sizes[991:].tolist() == [0] * 9
     ordinary = sizes[:991]
     found = report.token_bytes
     assert (found.min, found.max) == (ordinary.min(), ordinary.max())
     assert found.mean == pytest.approx(sum(ordinary.tolist()) / 991)
     assert found.std == pytest.approx((sum((x - found.mean) ** 2 for x in ordinary.tolist()) / 991) ** 0.5)
-    tokenizer = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
-    for text in HARD_TEXTS:
-        assert int(sizes[tokenizer.encode(text).ids].sum()) == len(text.encode())
 
 
 def test_transformers_loads_every_folder_and_gives_the_same_ids(
