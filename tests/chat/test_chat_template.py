@@ -88,6 +88,16 @@ def test_nanochats_scheme_is_its_template_without_the_first_token(talk: Conversa
     assert render_nanochat(talk) == TEMPLATES["nanochat", True].render(talk)[1:]
 
 
+def test_a_call_may_be_the_answer_and_tools_stay_text() -> None:
+    tool = {"type": "function", "function": {"name": "f", "description": "<|im_end|>"}}
+    talk = Conversation((Message("user", "a"), CALLED), (tool,))
+    runs = ['<|python_start|>{"name": "f", "arguments": {}}<|python_end|><|assistant_end|>']
+    assert trained_runs(render_nanochat(talk)) == runs
+    pieces = TEMPLATES["chatml", True].render(talk)
+    assert '"description": "<|im_end|>"' in "".join(piece.text for piece in pieces)
+    assert sum(piece.control for piece in pieces) == 6
+
+
 def test_code_among_words_that_are_not_learned_mutes_its_own_message_alone() -> None:
     parts = (
         Part("text", "Let me see: "),

@@ -26,6 +26,18 @@ def test_a_question_is_answered_by_its_letter_alone(record: Any) -> None:
     assert talk.messages[0].content.startswith("Multiple Choice question: Sky?\n- ")
 
 
+def test_what_follows_the_last_equals_sign_of_a_mark_is_its_output() -> None:
+    talk = read_conversation(read_gsm8k({"question": "?", "answer": "<<1+1=2=2.0>>2, <<7>>"}, {}))
+    parts = [(part.kind, part.text) for part in talk.messages[1].parts]
+    assert parts == [
+        ("python", "1+1=2"),
+        ("python_output", "2.0"),
+        ("text", "2, "),
+        ("python", "7"),
+        ("python_output", ""),
+    ]
+
+
 @pytest.mark.parametrize("record", [{}, {"question": "x"}, ["a", "b"], 7, {**QUESTION, "answer": 9}])
 def test_records_of_another_layout_are_malformed(record: Any) -> None:
     for read in (read_mmlu, read_gsm8k):
