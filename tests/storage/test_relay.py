@@ -16,7 +16,7 @@ from packline.storage.relay import _Relay
 def test_a_helper_answers_many_threads_until_it_dies(tmp_path: Path) -> None:
     storage, data = open_storage(tmp_path), os.urandom(1 << 20)
     storage.put_new("in/a", data)
-    relayed = _Relay(str(tmp_path))
+    relayed = _Relay(str(tmp_path), reached=False)
     assert relayed.facts("in/a") == storage.facts("in/a") and relayed.facts("b") is None
     assert relayed.list("in") == ["in/a"]
     with ThreadPoolExecutor(40) as threads:
@@ -32,7 +32,7 @@ def test_a_helper_answers_many_threads_until_it_dies(tmp_path: Path) -> None:
 
 
 def test_a_helper_ends_with_its_process(tmp_path: Path) -> None:
-    relayed = _Relay(str(tmp_path))
+    relayed = _Relay(str(tmp_path), reached=False)
     helper = relayed._helper
     del relayed
     assert helper.wait(60) == 0

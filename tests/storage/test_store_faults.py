@@ -24,6 +24,7 @@ from packline.storage.local import LocalFolder
 from packline.storage.objects import ObjectFolder, probe
 from packline.storage.places import open_storage
 from packline.storage.protocol import Storage
+from packline.storage.relay import relayed
 
 KEYS = (f"laws/{number}" for number in itertools.count())
 
@@ -307,3 +308,26 @@ def test_azure_answers_to_the_same_laws_under_faults(container: str, monkeypatch
         storage.delete(data)
         assert list(storage.walk()) == []
         assert len(proxy.faults()) > 3
+
+
+def test_a_store_that_has_answered_another_process_is_waited_for(
+    bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Workers of a loader may begin while the server is gone; its address is known to be right."""
+    monkeypatch.setattr(clients, "RETRY_SECONDS", 0.2)
+    monkeypatch.setattr(objects, "FIRST_SECONDS", 0.0)
+    gone: list[float] = [0.0]
+    schedule = Schedule(at=lambda *_: "reset" if time.monotonic() < gone[0] else None)
+    with faulty(bucket, schedule) as (storage, _):
+        storage.put_new("a", b"x")
+        relay: Any = relayed(storage.place, reached=True)
+        gone[0] = time.monotonic() + 5
+        assert relay.read("a") == b"x"
+        helper = relay._helper
+        del relay
+        assert helper.wait(60) == 0
+        gone[0] = time.monotonic() + 1
+        assert ObjectFolder(storage.place, reached=True).read("a") == b"x"
+        gone[0] = time.monotonic() + 1
+        with pytest.raises(StoreError):
+            ObjectFolder(storage.place).read("a")

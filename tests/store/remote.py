@@ -58,7 +58,7 @@ class Faults(LocalFolder):
 
 @contextmanager
 def standing_for_bucket(storage: Faults) -> Iterator[Faults]:
-    with mock.patch("packline.store.fetching.open_storage", lambda place: storage):
+    with mock.patch("packline.store.fetching.open_storage", lambda place, reached: storage):
         yield storage
 
 

@@ -11,7 +11,6 @@ All are created once and never changed, also by several processes that write the
 from __future__ import annotations
 
 import contextlib
-import shutil
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -133,8 +132,8 @@ class Staging(WorkFolder[ExportIdentity]):
         """Release the folder; nothing is left of an export that has written nothing."""
         try:
             if self.descriptor >= 0 and self.local is not None and self.alone() and not self.files():
-                shutil.rmtree(self.work, ignore_errors=True)
                 with contextlib.suppress(OSError):
+                    self.remove_work()
                     self.path.rmdir()
         finally:
             super().__exit__(*error)

@@ -193,7 +193,7 @@ class WorkFolder(Publication, Generic[Identity]):
                 raise StoreBusy(
                     f"{self.busy} {self.place}", hint="wait for it to end, or choose another --out"
                 ) from None
-            if path.exists() and os.path.samestat(os.fstat(descriptor), path.stat()):
+            if _is_file_of(descriptor, path):
                 return descriptor
             os.close(descriptor)
 
@@ -262,6 +262,11 @@ class WorkFolder(Publication, Generic[Identity]):
                 clear()
                 if self.shared:  # others may join
                     fcntl.flock(self.descriptor, fcntl.LOCK_SH)
+            elif not _is_file_of(self.descriptor, self.work / "lock"):
+                # Trying for the exclusive lock gives up the shared one for an instant, in which another
+                # process may have ended the job and removed the folder.
+                os.close(self.descriptor)
+                self.descriptor = self._take_lock(self.work / "lock")
         return earlier
 
     def _try_storage(self) -> None:
@@ -305,13 +310,26 @@ class WorkFolder(Publication, Generic[Identity]):
                 return ""
             time.sleep(0.05)
         try:
-            shutil.rmtree(self.work)
-        except FileNotFoundError:
-            pass
+            self.remove_work()
         except OSError as error:
             reason = f"{error.filename or self.work}: {error.strerror}"
             return f"{self.work} was not removed ({reason}); the result is complete without it"
         return ""
+
+    def remove_work(self) -> None:
+        """Remove the work folder, whose exclusive lock this process has.
+
+        The lock goes last: a process that begins meanwhile waits for it, so nothing of its own is removed.
+        """
+        with suppress(FileNotFoundError):
+            for path in self.work.iterdir():
+                if path.is_dir():
+                    shutil.rmtree(path)
+                elif path.name != "lock":
+                    path.unlink()
+            (self.work / "lock").unlink()
+            with suppress(OSError):  # another process has begun
+                self.work.rmdir()
 
     def identity(self) -> Identity | None:
         try:
@@ -341,6 +359,13 @@ def lock_file(path: Path, kind: int = fcntl.LOCK_EX) -> int:
             raise
         raise StoreError(f"cannot lock {path}: {error.strerror}") from error
     return descriptor
+
+
+def _is_file_of(descriptor: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(descriptor), path.stat())
+    except FileNotFoundError:
+        return False
 
 
 def is_locked(lock: Path) -> bool:

@@ -49,10 +49,10 @@ class ObjectFolder(Storage):
     Nothing is read or written before the first call, and clients are made anew in each process.
     """
 
-    def __init__(self, place: str, *, one_writer: bool = False) -> None:
+    def __init__(self, place: str, *, one_writer: bool = False, reached: bool = False) -> None:
         self.place = without_secrets(place).rstrip("/")
         self.one_writer = one_writer
-        self._reached = False
+        self._reached = reached
         self._clients = Clients(place)
 
     def _request(self, action: str, name: str, request: Callable[[], T]) -> T:

@@ -131,8 +131,13 @@ def open_results(place: str) -> Storage:
     return storage
 
 
-def open_storage(place: str | os.PathLike[str]) -> Storage:
-    """Storage of a place; nothing is read or written yet."""
+def open_storage(place: str | os.PathLike[str], *, reached: bool = False) -> Storage:
+    """Storage of a place; nothing is read or written yet.
+
+    Args:
+        reached: an object store that has answered before, perhaps to another process, is waited for when it
+            does not answer; the address of any other may be wrong.
+    """
     start = os.fspath(place)
     if start.startswith(HUB):
         from packline.storage.hub_inputs import HubFolder  # the modules load libraries
@@ -141,7 +146,7 @@ def open_storage(place: str | os.PathLike[str]) -> Storage:
     if is_remote(start):
         from packline.storage.objects import ObjectFolder
 
-        return ObjectFolder(start)
+        return ObjectFolder(start, reached=reached)
     from packline.storage.local import LocalFolder
 
     return LocalFolder(Path(start))

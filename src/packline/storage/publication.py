@@ -53,7 +53,7 @@ class Publication:
         if next(iter(self.storage.walk(WORK)), None) is not None:
             return
         others = (one.name for one in self.storage.walk() if not one.name.startswith(f"{WORK}/"))
-        if (found := next(others, None)) is not None:
+        if (found := next(others, None)) is not None and not self.is_complete():  # by now, by another process
             raise StoreError(
                 f"{self.storage.place} is not empty and holds no {what}: found {found}",
                 hint="choose a new or empty folder for --out",

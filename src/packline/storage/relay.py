@@ -29,9 +29,9 @@ def needs_relay() -> bool:
     return clients is not None and bool(clients._forked)
 
 
-def relayed(place: str) -> Storage:
+def relayed(place: str, *, reached: bool = False) -> Storage:
     """Storage of a place, for reading, by a helper process."""
-    return _Relay(place)  # type: ignore[return-value]
+    return _Relay(place, reached=reached)  # type: ignore[return-value]
 
 
 class _Relay:
@@ -39,11 +39,11 @@ class _Relay:
 
     folder = None
 
-    def __init__(self, place: str) -> None:
+    def __init__(self, place: str, *, reached: bool) -> None:
         self.place = place
         pairs = [socket.socketpair() for _ in range(CONNECTIONS)]
         files = [theirs.fileno() for _, theirs in pairs]
-        words = [sys.executable, "-m", "packline.storage.relay", place, *map(str, files)]
+        words = [sys.executable, "-m", "packline.storage.relay", place, str(int(reached)), *map(str, files)]
         self._helper = subprocess.Popen(words, stdin=subprocess.DEVNULL, pass_fds=files)
         self._free: SimpleQueue[Connection] = SimpleQueue()
         for ours, theirs in pairs:
@@ -95,7 +95,7 @@ def _serve(storage: Storage, connection: Connection) -> None:
 
 
 if __name__ == "__main__":
-    served = open_storage(sys.argv[1])
+    served = open_storage(sys.argv[1], reached=sys.argv[2] == "1")
     with ThreadPoolExecutor(CONNECTIONS) as pool:
-        for file in map(int, sys.argv[2:]):
+        for file in map(int, sys.argv[3:]):
             pool.submit(_serve, served, Connection(file))

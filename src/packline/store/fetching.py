@@ -105,6 +105,8 @@ class Fetcher:
 
     def __init__(self, place: str) -> None:
         self.place = place
+        self.reached = False
+        """True if the store has answered, perhaps to another process."""
         self.traffic = Traffic()
         self._process = 0
         self._make()
@@ -131,7 +133,8 @@ class Fetcher:
         self._own()
         with self._lock:
             if self._storage is None:
-                self._storage = relayed(self.place) if needs_relay() else open_storage(self.place)
+                opened = relayed if needs_relay() else open_storage
+                self._storage = opened(self.place, reached=self.reached)
             return self._storage
 
     def read(self, name: str, start: int, stop: int) -> bytes:

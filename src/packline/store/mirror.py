@@ -69,7 +69,7 @@ class Mirror(StoreFiles):
         self.cache: Cache = TemporaryCache(FRESH_BYTES) if as_it_is else settings.open()
         self.room = 0 if as_it_is else self.cache.most
         self.fetcher = fetcher = Fetcher(place)
-        self._manifest = manifest
+        self._manifest, fetcher.reached = manifest, manifest is not None
         self._sums: dict[str, dict[str, np.ndarray]] = {}
         """Checksums of the blocks of each file of a shard, by its name and theirs."""
         self._ranges: dict[str, Ranges] = {}
@@ -79,7 +79,7 @@ class Mirror(StoreFiles):
         return Mirror, (self.place, self.settings, self._manifest, self._as_it_is)
 
     def learn(self, manifest: Manifest) -> None:
-        self._manifest = manifest
+        self._manifest, self.fetcher.reached = manifest, True
 
     def of(self, manifest: Manifest) -> Mirror:
         other = Mirror(self.place, self.settings, manifest)
