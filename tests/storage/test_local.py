@@ -97,3 +97,13 @@ def test_without_links_a_file_is_cloned_or_copied(
     monkeypatch.setattr(os, "link", refuse)
     assert share_file(stored, tmp_path / "other") in ("reflinked", "copied")
     assert (tmp_path / "other").read_bytes() == stored.read_bytes()
+
+
+def test_a_file_that_vanishes_while_its_folder_is_walked_is_left_out(tmp_path: Path) -> None:
+    storage = LocalFolder(tmp_path)
+    for name in ("a", "b", "c"):
+        storage.put_new(name, b"x")
+    walk = storage.walk()
+    assert next(walk).name == "a"
+    storage.delete(["b"])
+    assert [one.name for one in walk] == ["c"]

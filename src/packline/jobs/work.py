@@ -181,11 +181,12 @@ class WorkFolder(Publication, Generic[Identity]):
         kind = fcntl.LOCK_SH if self.shared else fcntl.LOCK_EX
         end = time.monotonic() + ENDING_SECONDS
         while True:
-            path.parent.mkdir(parents=True, exist_ok=True)
             try:
                 descriptor = lock_file(path, kind)
-            except FileNotFoundError:
-                continue  # another job has just ended and removed its folder
+            except (FileNotFoundError, FileExistsError):  # another job has just ended and removed its folder
+                if time.monotonic() > end:
+                    raise
+                continue
             except BlockingIOError:
                 if time.monotonic() < end:
                     time.sleep(0.02)
@@ -304,11 +305,17 @@ class WorkFolder(Publication, Generic[Identity]):
         if self.local is None:
             self.storage.delete([one.name for one in self.storage.walk(WORK)])
         end = time.monotonic() + LEAVING_SECONDS
+        if self._joined >= 0:  # of processes that end at the same time, none waits for another
+            os.close(self._joined)
+            self._joined = -1
         while not self.alone():
             # Processes that do not share the job, and have the folder open, are about to end.
-            if set(sharing_processes(self.work)) - {process_name()} or time.monotonic() > end:
+            fcntl.flock(self.descriptor, fcntl.LOCK_UN)
+            if sharing_processes(self.work) or time.monotonic() > end:
                 return ""
             time.sleep(0.05)
+        if self.shared and not _is_file_of(self.descriptor, self.work / "lock"):
+            return ""  # another has removed it
         try:
             self.remove_work()
         except OSError as error:

@@ -141,8 +141,11 @@ class LocalFolder(Storage):
             name = f"{folder}/{entry.name}" if folder else entry.name
             if key.endswith("/"):
                 yield from self.walk(name)
-            elif not (key.startswith(".") and key.endswith(UNFINISHED)) and entry.is_file():
-                yield FileFacts(name, *_size_and_etag(entry.stat()))
+                continue
+            unfinished = key.startswith(".") and key.endswith(UNFINISHED)
+            # Another process may have moved it by now.
+            if not unfinished and entry.is_file() and (facts := self.facts(name)) is not None:
+                yield facts
 
     def list(self, folder: str) -> list[str]:
         try:
