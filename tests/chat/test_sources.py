@@ -144,3 +144,19 @@ def test_a_limit_is_shared_by_the_files_of_a_source_in_their_order(tmp_path: Pat
     assert [(one.file, one.turn, one.most) for one in units] == [
         (0, 0, 5), (0, 1, 5), (1, 0, 2), (1, 1, 2), (2, 0, 1), (2, 1, 1)
     ]  # fmt: skip
+
+
+def test_the_preset_is_the_mixture_of_the_project_that_it_comes_from(tmp_path: Path) -> None:
+    sources = preset_sources("nanochat-sft", make_data(tmp_path / "data"))
+    said = [(one.name, one.split, one.repeat, one.limit, one.options.get("count")) for one in sources]
+    assert said == [
+        ("smoltalk", "train", 1, None, None),
+        ("mmlu", "train", 1, None, None),
+        ("gsm8k", "train", 2, None, None),
+        ("identity", "train", 2, None, None),
+        ("spelling", "train", 1, None, 200_000),
+        ("spelling_bee", "train", 1, None, 80_000),
+        ("smoltalk-val", "val", 1, None, None),
+        ("mmlu-val", "val", 1, 5200, None),
+        ("gsm8k-val", "val", 1, 420, None),
+    ]
