@@ -1,4 +1,4 @@
-"""What examples in docstrings may use without making it; wheels do not contain this file.
+"""Files and names that examples in docstrings may use; wheels do not contain this file.
 
 store                       an open store of one document, the words `a b a` eight times over: 25 tokens
 words.txt, tokenizer.json   a text, `a b a`, and a tokenizer, in the working directory

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from tests.jobs.builds import stored
 from tests.jobs.test_folder import IDENTITY, receipt_of, receipts_of
 
 from packline.errors import ResumeMismatch, StoreBusy, StoreError
@@ -19,6 +20,7 @@ from packline.jobs import work
 from packline.jobs.folder import StoreFolder
 from packline.jobs.work import is_running
 from packline.storage.publication import WORK
+from packline.testing import make_store
 
 
 def shared(place: Path) -> StoreFolder:
@@ -100,3 +102,11 @@ def test_a_build_of_other_versions_is_refused(tmp_path: Path) -> None:
         with pytest.raises(ResumeMismatch, match=r"other versions: pyarrow: '.*' -> '1\.0'") as caught:
             process.begin(other, "{}")
         assert "install" in caught.value.hint
+
+
+def test_a_process_that_begins_once_the_store_is_published_deletes_nothing(tmp_path: Path) -> None:
+    out = make_store(tmp_path / "store", [[3, 4]]).path
+    before = stored(str(out))
+    with shared(out) as late:
+        late.begin(IDENTITY, "{}")
+        assert before.items() <= stored(str(out)).items()

@@ -1,4 +1,4 @@
-"""What type checkers say of calls of the public names: `mypy` accepts what is right, and finds each mistake.
+"""Calls of the public names for type checkers: `mypy` accepts what is right, and finds each mistake.
 
 Nothing here runs. `make check` compares it: an `ignore` of a mistake that is none is an error, too.
 """

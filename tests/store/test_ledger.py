@@ -30,7 +30,7 @@ def total(ledgers: Iterable[Ledger]) -> Ledger:
 
 @given(st.lists(LEDGERS, max_size=5))
 def test_a_sum_of_ledgers_is_the_sum_of_every_count(ledgers: list[Ledger]) -> None:
-    """What no part has is no part of the sum, nor of its JSON."""
+    """A count that no part has is absent from the sum and from its JSON."""
     found = total(ledgers)
     for name in set(NUMBERS) - {*RARE}:
         assert getattr(found, name) == sum(getattr(ledger, name) for ledger in ledgers)

@@ -123,7 +123,7 @@ OF_KIND = {
     "chat": ("--mmlu", "--arc-easy", "--arc-challenge", "--chat-template"),
     "hellaswag": ("PATH",),
 }
-"""What each kind of evaluation takes."""
+"""Options of each kind of evaluation."""
 
 
 def _check(kind: str, given: dict[str, Any]) -> None:

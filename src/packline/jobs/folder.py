@@ -99,8 +99,11 @@ class StoreFolder(WorkFolder[BuildIdentity]):
             )
 
     def _drop_uncommitted(self) -> None:
-        """Delete files of units without a receipt from a local folder; no other process may run the job."""
-        if self.local is None:
+        """Delete files of units without a receipt from a local folder; no other process may run the job.
+
+        A store that another process has published meanwhile is left as it is.
+        """
+        if self.local is None or self.is_complete():
             return
         self._delete_others(self.receipt_names())
         self.storage.delete([SHARDS, INPUTS, UNITS])

@@ -183,20 +183,18 @@ class WorkFolder(Publication, Generic[Identity]):
         while True:
             try:
                 descriptor = lock_file(path, kind)
+                if _is_file_of(descriptor, path):
+                    return descriptor
+                os.close(descriptor)
             except (FileNotFoundError, FileExistsError):  # another job has just ended and removed its folder
                 if time.monotonic() > end:
                     raise
-                continue
             except BlockingIOError:
-                if time.monotonic() < end:
-                    time.sleep(0.02)
-                    continue
-                raise StoreBusy(
-                    f"{self.busy} {self.place}", hint="wait for it to end, or choose another --out"
-                ) from None
-            if _is_file_of(descriptor, path):
-                return descriptor
-            os.close(descriptor)
+                if time.monotonic() > end:
+                    raise StoreBusy(
+                        f"{self.busy} {self.place}", hint="wait for it to end, or choose another --out"
+                    ) from None
+            time.sleep(0.02)
 
     def alone(self) -> bool:
         """Take the exclusive lock if no other process has the folder open; True if this one has it now."""

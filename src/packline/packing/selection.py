@@ -210,7 +210,7 @@ class Selection:
         """Places of the documents that are left, sorted integers; and counts by reason, as JSON values."""
         least, most = self.settings["min_tokens"] or 0, self.settings["max_tokens"] or 0
         reasons = np.zeros(every[-1].stop, np.uint8)
-        # Of a store that grows, only the shards that are new since the last time are looked at.
+        # Only the new shards of a growing store are filtered; the reasons of earlier ones are kept.
         memory = self.plans if isinstance(self.plans, dict) else {}
         known = memory.get(key := hash_value(self.identity), reasons[:0])
         reasons[: len(known)] = known

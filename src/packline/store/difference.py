@@ -369,7 +369,7 @@ def changes_of(one: dict[str, Any], other: dict[str, Any]) -> list[Change]:
     changes = []
     for name in dict.fromkeys([*one, *other]):
         source, between, _ = name.rpartition(": ")
-        # Of a source that only one store has, `sources` reports it once.
+        # A source that only one store has is reported once, by `sources`.
         alone = between and not all(source in facts.get("sources", ()) for facts in (one, other))
         if one.get(name) != other.get(name) and not alone:
             changes.append(Change(name, one.get(name), other.get(name)))

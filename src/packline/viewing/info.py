@@ -1,4 +1,4 @@
-"""What a store contains, or what a run reads."""
+"""Contents of a store, or of a run."""
 
 from __future__ import annotations
 

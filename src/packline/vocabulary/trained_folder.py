@@ -72,7 +72,7 @@ BEGINS = ("<|bos|>", "<s>", "<|begin_of_text|>", "<bos>")
 
 OF_TEXTS = "documents", "characters", "cut_documents", "left_out", "held_out", "stopped_early"
 OF_TRAINED = "trainer", "merges", "text_bytes", "words", "forgotten_words", "forgotten_share"
-"""What the report has from texts and training."""
+"""Fields of the report that texts and training have under the same names."""
 
 
 class TokenByteCounts(msgspec.Struct, frozen=True):
