@@ -35,7 +35,7 @@ def column_names(store: StoreReader) -> list[str]:
     return list(names)
 
 
-def matching(store: StoreReader, where: str, *, after: int = 0) -> Iterator[tuple[int, np.ndarray]]:
+def matching(store: StoreReader, where: str) -> Iterator[tuple[int, np.ndarray]]:
     """Test a condition on the documents of a store, one row group at a time, in order.
 
     Yields:
@@ -46,13 +46,12 @@ def matching(store: StoreReader, where: str, *, after: int = 0) -> Iterator[tupl
     condition = parse_where(where)
     names = fields_of(condition)
     check_names(store, names)
-    for number in range(max(int(store.firsts.searchsorted(after, "right")) - 1, 0), len(store.shards)):
-        file, first = store.shards[number].open_provenance(), int(store.firsts[number])
+    for shard, first in zip(store.shards, store.firsts.tolist(), strict=False):
+        file = shard.open_provenance()
         types = stored_types(file, names)
         check_columns(condition, types, str(file.path))
         for group, rows in enumerate(file.rows):
-            if first + rows > after:
-                yield first, column_mask(condition, read_group(file, group, types))
+            yield first, column_mask(condition, read_group(file, group, types))
             first += rows
 
 
