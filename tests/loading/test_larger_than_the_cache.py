@@ -19,7 +19,8 @@ from packline.facade import Store
 from packline.testing import make_store
 
 RANK = """
-import json, sys
+import json, sys, time
+from pathlib import Path
 import packline, xxhash
 from packline.torch import LoaderDataset
 from torch.utils.data import DataLoader
@@ -27,6 +28,9 @@ from torch.utils.data import DataLoader
 place, cache, rank, first, stop = sys.argv[1], sys.argv[2], *map(int, sys.argv[3:])
 store = packline.open(place, cache=cache, cache_bytes=12_000_000)
 assert store.manifest.store_bytes > 24_000_000
+Path(f"{cache}-{rank}").touch()  # the outage is to meet two ranks that have opened the store
+while not Path(f"{cache}-{1 - rank}").exists():
+    time.sleep(0.01)
 loader = packline.Loader(store.rows(1024), batch_size=8, seed=1, rank=rank, world_size=2)
 if first:
     loader.load_state_dict(loader.state_at(first))
