@@ -22,7 +22,7 @@ import packline
 from packline.errors import CorruptStore, RecipeError, StoreNotFound, WorkerDied
 from packline.facade import Store
 from packline.testing import EOD, EOD_ID, make_store
-from packline.viewing import store_counts
+from packline.viewing import tally
 from packline.viewing.analysis import Analysis, Suspicious, analyze, analyze_foreign
 from packline.viewing.describe import analysis_page, analysis_warnings
 from packline.viewing.tally import Suspect
@@ -112,7 +112,7 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Store:
 
 
 def test_processes_give_the_same_as_this_one(large: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store_counts, "ALONE_TOKENS", 1000)
+    monkeypatch.setattr(tally, "ALONE_TOKENS", 1000)
     done: list[int] = []
     apart = analyze(large, workers=3, on_event=done.append)
     assert sum(done) == apart.tokens == sum(len(one) for one in large.documents)
@@ -127,18 +127,18 @@ KILLED = """
 import sys
 if "packline.jobs.host" in sys.orig_argv:
     import os, signal
-    from packline.viewing import store_counts
-    count = store_counts.count_range
+    from packline.viewing import tally
+    count = tally.count_range
     def killed(settings, documents, *others):
         if documents.number == 1:
             os.kill(os.getpid(), signal.SIGKILL)
         return count(settings, documents, *others)
-    store_counts.count_range = killed
+    tally.count_range = killed
 """
 
 
 def test_a_dead_worker_is_an_error(large: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store_counts, "ALONE_TOKENS", 1000)
+    monkeypatch.setattr(tally, "ALONE_TOKENS", 1000)
     (tmp_path / "sitecustomize.py").write_text(KILLED)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     with pytest.raises(WorkerDied, match="SIGKILL") as error:

@@ -24,7 +24,7 @@ from packline.viewing.analysis import analyze as analyze_store
 from packline.viewing.batch_files import SUFFIXES, read_batch, summarize, summary_table
 from packline.viewing.describe import analysis_page, analysis_warnings
 from packline.viewing.page import Note
-from packline.viewing.store_counts import OnProgress
+from packline.viewing.tally import OnProgress
 from packline.viewing.text import plural
 
 STORE = Group("For a store", sort_key=10)

@@ -144,9 +144,10 @@ def make_app(command: str = "") -> App:
                 found, page = loaded, page_of(loaded)
             app.command(found, name=name, group=group, sort_key=order, **page)
     options = Group("Options", sort_key=len(COMMANDS))
-    app.register_install_completion_command(
-        help="Install completion of commands and options for bash, zsh or fish.", group=options
-    )
+    if not command or command.startswith("-"):  # loads what other commands need not
+        app.register_install_completion_command(
+            help="Install completion of commands and options for bash, zsh or fish.", group=options
+        )
     app["--help"].group = app["--version"].group = options
     app["--version"].help = "Show the version."
     app["--help"].help = "Show this page, or with a command its own."

@@ -18,7 +18,7 @@ from packline.formats.export_record import RECORD, read_record
 from packline.storage.copying import Copier, forget_waiting
 from packline.storage.local import Link, LocalFolder
 from packline.storage.objects import ObjectFolder, probe
-from packline.storage.places import join, open_results, open_storage, resolved
+from packline.storage.places import is_hidden, join, open_results, open_storage, resolved
 from packline.storage.protocol import FileFacts, Storage, other_content
 from packline.storage.publication import BUILD_BEGUN, EXPORT_BEGUN, unfinished_export
 from packline.store.files import FileEntry
@@ -93,12 +93,12 @@ def copy(
     _refuse_overlap(reading, writing)
     kind, record, listed = _contents(reading)
     found = list(reading.walk())
-    visible = [facts for facts in found if not _is_hidden(facts.name)]
+    visible = [facts for facts in found if not is_hidden(facts.name)]
     if not visible:
         refuse_toml(source, "the folder of a store, or another folder")
         raise StoreNotFound(f"{reading.place} has no files", hint="check the path or URI")
     files = _files(reading, visible, listed, record)
-    there = {facts.name: facts for facts in writing.walk() if not _is_hidden(facts.name)}
+    there = {facts.name: facts for facts in writing.walk() if not is_hidden(facts.name)}
     last = reading.read(record) if record else b""
     _refuse_target(writing, there, {facts.name for facts in visible}, record, last)
     probe(writing)
@@ -131,10 +131,6 @@ def copy(
         verified=verify,
         seconds=time.monotonic() - began,
     )
-
-
-def _is_hidden(name: str) -> bool:
-    return name.startswith(".") or "/." in name
 
 
 def _refuse_overlap(reading: Storage, writing: Storage) -> None:

@@ -24,8 +24,8 @@ from packline.errors import CorruptStore, HubError, StoreError, refuse_unknown_n
 from packline.hub.pushable import CARD, PULLED, RECORDS, Kind, pushable_kind, read_pushable
 from packline.hub.repository import DOWNLOADS, Repository, parse_repository, same_bytes, with_patience
 from packline.storage.hub_inputs import address, local_name
-from packline.storage.inputs import is_hidden
 from packline.storage.local import LocalFolder
+from packline.storage.places import is_hidden
 from packline.storage.publication import WORK, Publication
 from packline.store.files import FileEntry, StoreFiles
 from packline.store.report import Findings

@@ -26,7 +26,7 @@ import msgspec
 from packline.errors import InputChanged, InputError, StoreError
 from packline.fingerprint import Hasher
 from packline.storage.clients import Clients, is_web
-from packline.storage.places import HUB, SCHEMES, is_remote, join, without_secrets
+from packline.storage.places import HUB, SCHEMES, is_hidden, is_remote, join, without_secrets
 from packline.storage.protocol import FileFacts
 from packline.storage.ranged_file import RangedFile
 from packline.storage.requests import LOG
@@ -69,11 +69,6 @@ def fixed_folder(glob: str) -> str:
     ('a/b', '', 'a')
     """
     return MAGIC.split(glob)[0].rpartition("/")[0]
-
-
-def is_hidden(path: str) -> bool:
-    """True if a part of a relative path begins with a dot."""
-    return path.startswith(".") or "/." in path
 
 
 def glob_pattern(glob: str) -> re.Pattern[str] | None:

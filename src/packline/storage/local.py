@@ -8,7 +8,6 @@ then its folder is synced, without which the new name itself may be lost. A shar
 from __future__ import annotations
 
 import errno
-import hashlib
 import os
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
@@ -262,6 +261,8 @@ def _refuse_other_content(source: Path, target: Path) -> None:
 
 def hash_file(path: Path) -> str:
     """Checksum of a file."""
+    import hashlib  # takes 3 ms
+
     with open(path, "rb", buffering=0) as file:
         return str(hashlib.file_digest(file, Hasher).hexdigest())
 

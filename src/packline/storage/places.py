@@ -26,6 +26,11 @@ def is_remote(place: str | os.PathLike[str]) -> bool:
     return "://" in os.fspath(place)
 
 
+def is_hidden(path: str) -> bool:
+    """True if a part of a relative path begins with a dot."""
+    return path.startswith(".") or "/." in path
+
+
 def join(place: str | os.PathLike[str], name: str) -> str:
     """Place of a file or folder in a place.
 

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 
 from packline.errors import PacklineError, StoreError, StoreNotFound
-from packline.storage.inputs import is_hidden
+from packline.storage.places import is_hidden
 from packline.storage.protocol import Storage
 
 WORK = ".packline"

@@ -7,7 +7,6 @@ start with the first read, so a process that has read must not fork readers (`cl
 
 from __future__ import annotations
 
-import hashlib
 import io
 import os
 from collections import deque
@@ -38,6 +37,13 @@ def _threads(process: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(THREADS, thread_name_prefix="read-ahead")
 
 
+def new_md5() -> Any:
+    """Hasher of a file that is compared with what its server says."""
+    import hashlib  # takes 3 ms, and few processes read remote files
+
+    return hashlib.md5(usedforsecurity=False)
+
+
 class RangedFile(io.RawIOBase):
     """A remote file, read by ranges.
 
@@ -55,7 +61,7 @@ class RangedFile(io.RawIOBase):
         self._other = -1, FIRST_REQUEST
         """End and size of the last request outside the plan; they grow while they follow each other."""
         self._md5 = md5
-        self._hasher = hashlib.md5(usedforsecurity=False)
+        self._hasher = new_md5()
 
     def expect(self, ranges: Iterable[tuple[int, int]]) -> None:
         """Plan to read these ranges, in order, and begin."""
@@ -106,7 +112,7 @@ class RangedFile(io.RawIOBase):
             self._hashed = self._at + len(part)
             if self._hashed == self._size and self._hasher.hexdigest() != self._md5:
                 # With some kinds of encryption, an ETag is another checksum.
-                self.compare_again(self._size, self._hasher.hexdigest(), hashlib.md5(usedforsecurity=False))
+                self.compare_again(self._size, self._hasher.hexdigest(), new_md5())
         self._at += len(part)
         return part
 

@@ -6,7 +6,6 @@ code and sentence of an answer are taken from them.
 
 from __future__ import annotations
 
-import http.client
 import logging
 import os
 import random
@@ -116,8 +115,10 @@ def reason_of(error: BaseException) -> str:
     if is_conflict(error):
         return "the store reports that it exists, and has none"
     if status := status_of(error):
+        from http.client import responses  # takes 10 ms
+
         code, message = _CODE.search(text), _MESSAGE.search(text)
-        name = code[1] if code else http.client.responses.get(status, "")
+        name = code[1] if code else responses.get(status, "")
         parts = f"status {status}, {name}" if name else f"status {status}"
         return f"{parts}: {message[1]}" if message and not _WITH_SECRETS.search(message[1]) else parts
     if damaged := _DAMAGED.search(text):

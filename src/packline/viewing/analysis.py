@@ -30,14 +30,21 @@ from packline.viewing.duplicates import Duplicates, HashFiles, count_files, find
 from packline.viewing.store_counts import (
     DocumentLengths,
     Group,
-    OnProgress,
-    count_store,
     group_shards,
     measure_lengths,
     summarize_lengths,
 )
 from packline.viewing.suspicious import REASONS
-from packline.viewing.tally import Counter, Rates, Suspect, TokenTally, add_up, measure_rates
+from packline.viewing.tally import (
+    Counter,
+    OnProgress,
+    Rates,
+    Suspect,
+    TokenTally,
+    add_up,
+    count_store,
+    measure_rates,
+)
 from packline.viewing.tokens import Vocabulary
 
 TOP = 20

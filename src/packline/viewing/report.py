@@ -36,8 +36,8 @@ from packline.viewing.describe import (
 )
 from packline.viewing.html import check_place, render_file, write_page
 from packline.viewing.page import Bar, Block, Heading, KeyValues, Note, Page, Table, Value
-from packline.viewing.store_counts import OnProgress
 from packline.viewing.summaries import RATE, ledger_table
+from packline.viewing.tally import OnProgress
 from packline.viewing.text import percent, plural, short_name, size
 from packline.viewing.tokens import row_strip
 

@@ -1,28 +1,17 @@
-"""Counts of a store: totals of its groups, lengths of its documents, and a tally of its tokens by processes.
+"""Counts of a store: totals of its groups and lengths of its documents.
 
 Lengths up to a million tokens are counted by value, so quantiles are exact there and memory is 8 MB for a
-store of any size. Tokens are counted in ranges of documents, work units of about equal numbers of tokens.
+store of any size.
 """
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
+from collections.abc import Iterator, Mapping
 
 import msgspec
 import numpy as np
 
-from packline.jobs.engine import run_units
-from packline.jobs.job import Opening, ReportProgress, Runner
-from packline.jobs.machines import On
-from packline.jobs.plan import Unit
-from packline.ragged import offsets_of
-from packline.sources.reader import Span
-from packline.store.paths import CacheSettings
 from packline.store.reader import StoreReader, shard_labels
-from packline.viewing.duplicates import HashFiles
-from packline.viewing.tally import BLOCK_TOKENS, Counter, TokenTally
 
 LONGEST_COUNTED = 1 << 20
 BLOCK = 1 << 20
@@ -118,108 +107,3 @@ def length_blocks(store: StoreReader) -> Iterator[np.ndarray]:
             waiting, held = [], 0
     if held:
         yield np.concatenate(waiting)
-
-
-ALONE_TOKENS = 1 << 24
-"""Smaller stores are counted in this process, since starting a process takes a quarter of a second."""
-MOST_RANGES = 64
-"""Largest number of ranges on a cluster; each writes separate files."""
-OnProgress = Callable[[int], None]
-"""Callback that takes the number of tokens counted since the last call."""
-
-
-class CountSettings(Opening, msgspec.Struct, frozen=True):
-    """Settings common to all ranges of a store."""
-
-    store: str
-    special: list[int]
-    folder: str
-    files: int
-    cache: CacheSettings | None = None
-
-    def open(self) -> RangeCounter:
-        return RangeCounter(self)
-
-
-class RangeCounter(Runner[Unit, TokenTally]):
-    """Counts ranges of a store."""
-
-    def __init__(self, settings: CountSettings) -> None:
-        self._settings, self._store = settings, StoreReader(settings.store, settings.cache)
-
-    def run(self, unit: Unit, report: ReportProgress) -> Iterator[TokenTally]:
-        yield count_range(self._settings, unit, self._store, report)
-
-
-def count_store(
-    store: StoreReader,
-    special: list[int],
-    folder: Path,
-    files: int,
-    *,
-    workers: int,
-    on_progress: OnProgress = lambda tokens: None,
-    on: On = "local",
-) -> list[TokenTally]:
-    most = workers if on == "local" else MOST_RANGES
-    wanted = min(most, store.manifest.tokens // ALONE_TOKENS)
-    cuts = cut_documents(store, max(wanted, 1))
-    settings = CountSettings(str(store.place), special, str(folder), files, store.cache)
-    ranges = [
-        Unit(f"range-{number}", number, spans=(Span(0, start, stop),))
-        for number, (start, stop) in enumerate(itertools.pairwise(cuts))
-    ]
-    processes = wanted if wanted > 1 else 0
-    return run_units(settings, ranges, workers=processes, on_tokens=on_progress, on=on)
-
-
-def cut_documents(store: StoreReader, ranges: int) -> list[int]:
-    """Document numbers at which ranges of about equal numbers of tokens begin and end."""
-    sums = offsets_of(store.manifest.shards.numbers("tokens"))
-    cuts = [0]
-    for number in range(1, ranges):
-        token = int(sums[-1]) * number // ranges
-        place = int(np.searchsorted(sums, token, side="right")) - 1
-        shard = store.shards[place]
-        inner = np.searchsorted(shard.offsets, (token - int(sums[place])) * store.dtype.itemsize)
-        cuts.append(max(int(store.firsts[place]) + int(inner), cuts[-1]))
-    return [*cuts, len(store.documents)]
-
-
-def count_range(
-    settings: CountSettings, unit: Unit, store: StoreReader, on_progress: OnProgress
-) -> TokenTally:
-    entry, (documents,) = store.manifest.tokenizer, unit.spans
-    before = 0 if entry.bos_id is None else 1
-    hashes = HashFiles(Path(settings.folder), settings.files, unit.number)
-    counter = Counter(entry.vocab_size, settings.special, before, hashes)
-    for number, shard in enumerate(store.shards):
-        first = int(store.firsts[number])
-        start, stop = max(documents.start - first, 0), min(documents.stop - first, len(shard))
-        if start >= stop:
-            continue
-        sizes = read_text_bytes(store, number)[start:stop]
-        path = shard.path("bin")
-        places = shard.places(slice(start, stop))
-        places = np.append(places, int(places[-1]) + int(shard.lengths[stop - 1]))
-        for low, high in _blocks(places):
-            tokens = shard.tokens[places[low] : places[high]]
-            offsets = places[low : high + 1] - places[low]
-            counter.add(first + start + low, tokens, offsets, sizes[low:high], number, str(path))
-            on_progress(len(tokens))
-    return counter.finish()
-
-
-def _blocks(places: np.ndarray) -> Iterator[tuple[int, int]]:
-    """Ranges of documents to count together: at most a block of tokens, or one document."""
-    low = 0
-    while low < len(places) - 1:
-        high = int(np.searchsorted(places, places[low] + BLOCK_TOKENS, side="right")) - 1
-        yield low, (high := max(high, low + 1))
-        low = high
-
-
-def read_text_bytes(store: StoreReader, number: int) -> np.ndarray:
-    """Read the bytes of text of each document of a shard, int64 `[D]`."""
-    groups = store.shards[number].open_provenance().groups(["text_bytes"])
-    return np.concatenate([np.empty(0, np.int64), *(table["text_bytes"].to_numpy() for _, table in groups)])
