@@ -17,7 +17,7 @@ from tests.cli.command import environment, result, run
 from tests.formats.stores import make_store, random_documents
 
 import packline
-from packline.cli.exporting import export_lines
+from packline.cli.export import export_lines
 from packline.cli.output import plain
 from packline.cli.progress import Tally
 from packline.facade import Store

@@ -9,7 +9,7 @@ import pytest
 
 from packline.cli import output as output_module
 from packline.cli.main import main
-from packline.cli.progress import training_state
+from packline.cli.tokenizer import training_state
 from packline.recipe import Recipe, Source
 from packline.vocabulary.trained_folder import train_folder
 from packline.vocabulary.training import TrainingProgress

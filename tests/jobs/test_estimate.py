@@ -13,7 +13,7 @@ from tests.jobs.builds import build
 from tests.viewing.parsed import text_of
 
 import packline
-from packline.cli.dry_run import estimate_blocks
+from packline.cli.build import estimate_blocks
 from packline.errors import InputError, TokenizerError
 from packline.jobs import dry_run
 from packline.jobs.dry_run import Estimate

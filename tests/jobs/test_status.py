@@ -14,8 +14,7 @@ from tests.laws.reference import write_corpus
 
 import packline
 from packline.cli.output import plain
-from packline.cli.progress import Tally
-from packline.cli.status import status_lines
+from packline.cli.progress import Tally, status_lines
 from packline.errors import BuildStopped, CorruptStore, StoreNotFound
 from packline.jobs.events import BuildPlanned, UnitDone, UnitsKnown
 from packline.jobs.folder import StoreFolder

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from packline.cli.main import COMMANDS, GLOBAL, make_app
-from packline.cli.usage import NOW
+from packline.cli.main import COMMANDS, GLOBAL, NOW, make_app
 
 SOURCES = Path(__file__).resolve().parents[2] / "src" / "packline"
 NAMES = [name for commands in COMMANDS.values() for name in commands]

@@ -201,7 +201,7 @@ def test_processes_of_an_analysis_read_through_the_cache_of_the_store(
     local: packline.Store, place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PACKLINE_CACHE", str(tmp_path / "other"))
-    monkeypatch.setattr("packline.viewing.store_counts.ALONE_TOKENS", 1 << 20)
+    monkeypatch.setattr("packline.viewing.tally.ALONE_TOKENS", 1 << 20)
     remote = packline.open(place, cache=tmp_path / "mine", cache_bytes="64MB")
     assert analyze(remote, workers=2).most_used == analyze(local, workers=0).most_used
     assert (tmp_path / "mine").exists() and not (tmp_path / "other").exists()

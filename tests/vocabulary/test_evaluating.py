@@ -11,10 +11,10 @@ import tokenizers
 from tests.conftest import python_sources
 from tests.viewing.parsed import text_of
 
+from packline.cli.tokenizer import evaluation_markdown, evaluation_page
 from packline.encoders.tokenizer import Tokenizer, load_tokenizer
 from packline.errors import TokenizerError
 from packline.viewing.html import render_file
-from packline.viewing.tokenizer_page import evaluation_markdown, evaluation_page
 from packline.vocabulary.evaluating import compare_tokenizers, pieces_of, unknown_ids
 from packline.vocabulary.texts import LANGUAGES, PASSAGES
 from packline.vocabulary.training import train_bpe

@@ -24,11 +24,10 @@ from typing import Annotated, NamedTuple
 
 from cyclopts import Parameter
 
-from packline.cli.build import facts
-from packline.cli.dry_run import estimate_blocks
+from packline.cli.build import estimate_blocks, facts, finished_blocks
 from packline.cli.main import DONE, FAILED
 from packline.cli.output import output
-from packline.cli.progress import finished_blocks, watch
+from packline.cli.progress import watch
 from packline.cli.verify import report_blocks, run_verify
 from packline.errors import StoreError
 from packline.jobs.dry_run import estimate_build

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from typing import Annotated, Any
 
@@ -18,18 +19,19 @@ from packline.cli.arguments import (
     option,
     options_of,
 )
-from packline.cli.exporting import export_lines, show_exported
-from packline.cli.output import output
+from packline.cli.output import Line, output
 from packline.cli.progress import watch
 from packline.errors import InputError, RecipeError
 from packline.formats.choice import make_choice, with_weights
-from packline.formats.export import Exported, make_export, run_export
+from packline.formats.export import Exported, ExportPlanned, make_export, run_export
 from packline.formats.format import get_format
 from packline.jobs.engine import plan_job
+from packline.jobs.events import Planned
 from packline.jobs.machines import On
 from packline.settings import is_recipe, make_recipe
 from packline.storage.local import Link
-from packline.storage.places import store_beside
+from packline.storage.places import is_remote, store_beside
+from packline.viewing.text import duration, plural, size
 
 TEXT = Group("Text", sort_key=10)
 _PLACE, _ROWS, _DOCUMENTS = PlaceArguments(), RowArguments(), DocumentArguments()
@@ -144,3 +146,79 @@ def _store_of(
     if not finished.nothing_to_do:
         output.note(f"built {store}; it is kept: it can be exported again, read and traced")
     return store
+
+
+HOW = {"linked": "hard links", "reflinked": "reflinks", "copied": "copies"}
+
+
+def export_lines(planned: Planned) -> list[Line]:
+    """Lines on the planned output: its files, those shared with the store, and what it cannot represent."""
+    assert isinstance(planned, ExportPlanned)
+    tokens = planned.tokens or 0
+    if planned.rows:
+        what = f"{plural(planned.rows, 'row')} of {plural(tokens // planned.rows, 'token')}"
+    else:
+        what = f"{plural(planned.documents or 0, 'document')}, {plural(tokens, 'token')}"
+    work = f"{what}, {plural(planned.units, 'part')}"
+    if planned.units_done:
+        work += f", {planned.units_done:,} of them done by an earlier run"
+    new = planned.bytes + (planned.shared_bytes if planned.sharing == "copied" else 0)
+    shared = f"{size(planned.shared_bytes)} as {HOW[planned.sharing]}" if planned.shared_bytes else ""
+    return output.fact_lines(
+        {
+            "writes": f"{planned.format}: {work}",
+            "order": planned.order,
+            "new on disk": f"about {size(new)}",
+            "the store's own": shared,
+            "not preserved": list(map(str, planned.lost)),
+            "warning": list(planned.warnings),
+        }
+    )
+
+
+def show_exported(exported: Exported) -> None:
+    if exported.nothing_to_do:
+        output.line(f"  {exported.out} holds this export: nothing to do")
+        output.facts({"warning": list(exported.warnings)})
+        _show_trainer_lines(exported)
+        return
+    shared = ", ".join(f"{size(count)} of it {HOW[how]}" for how, count in exported.shared.items() if count)
+    what = (
+        plural(exported.rows, "row") if exported.rows is not None else plural(exported.documents, "document")
+    )
+    within = f" in {' and '.join(f'{name}/' for name in exported.folders)}" if exported.folders else ""
+    where = f"{near(exported.out)}: {plural(exported.files, 'file')}{within}, {size(exported.bytes)}"
+    output.line()
+    output.facts(
+        {
+            "exported": f"{what}, {plural(exported.tokens, 'token')} in {duration(exported.seconds)}",
+            exported.format: ", ".join([where, shared] if shared else [where]),
+            "warning": list(exported.warnings),
+        }
+    )
+    output.line()
+    if not is_remote(exported.out):  # another project's dataset is checked on a disk
+        command = f"packline verify {near(exported.out)} --from {exported.format}"
+        output.line("  check it  ", (command, "hint"))
+    _show_trainer_lines(exported)
+
+
+def _show_trainer_lines(exported: Exported) -> None:
+    """Print the lines to paste into the trainer verbatim, without wrapping or markup."""
+    if exported.trainer_lines:
+        output.line()
+        output.line("  for the trainer")
+        for line in exported.trainer_lines:
+            output.line(f"    {line}")
+
+
+def near(path: str) -> str:
+    """A path relative to the current folder, if it is below it.
+
+    >>> near(os.path.abspath("data")), near("/elsewhere/data"), near("s3://bucket/data")
+    ('data', '/elsewhere/data', 's3://bucket/data')
+    """
+    if is_remote(path):
+        return path
+    relative = os.path.relpath(path)
+    return path if relative.startswith(os.pardir) else relative

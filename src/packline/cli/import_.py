@@ -8,10 +8,8 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from packline.cli.arguments import MAIN, RUNNING, PlaceArguments, Reading, option
-from packline.cli.imported import dry_run as show_plan
-from packline.cli.imported import finished_facts, imported_values
 from packline.cli.output import output
-from packline.cli.progress import watch
+from packline.cli.progress import finished_facts, imported_values, show_plan, watch
 from packline.errors import RecipeError
 from packline.formats.import_ import ImportRequest, plan_import, run_import
 

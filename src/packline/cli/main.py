@@ -9,7 +9,7 @@
     130  interrupted by SIGINT: Ctrl-C
     143  interrupted by SIGTERM
 
-Each command is in a separate module that is imported only when it is called.
+The module of a command is imported only when it is called.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import gc
 import importlib
 import keyword
 import os
+import re
 import shlex
 import shutil
 import sys
@@ -34,7 +35,7 @@ from packline.errors import OutputError, PacklineError, RecipeError, UnitsLeft
 from packline.jobs.signals import interrupt_on_signals, signal_of
 
 if TYPE_CHECKING:
-    from cyclopts import App
+    from cyclopts import App, CycloptsError
 
 DONE, FAILED, USAGE, TOO_MANY_BAD, UNCHECKED = 0, 1, 2, 3, 4
 
@@ -102,9 +103,13 @@ WRITING = ("build", "sft", "merge", "init", "export", "import", "evals", "push",
 """Commands whose result is files; with --quiet they print nothing."""
 
 
+MODULES = {"pull": "transfer", "push": "transfer", "status": "progress"}
+"""Modules of commands that share one."""
+
+
 def _place(name: str) -> str:
     word = f"{name}_" if keyword.iskeyword(name) else name
-    return f"packline.cli.{word}:{word}"
+    return f"packline.cli.{MODULES.get(name, word)}:{word}"
 
 
 def load_command(name: str) -> Any:
@@ -224,9 +229,7 @@ def _run(arguments: list[str]) -> int:
     try:
         code = make_app(next(iter(arguments), ""))(arguments, exit_on_error=False, print_error=False)
     except CycloptsError as error:
-        from packline.cli.usage import describe
-
-        output.error("UsageError", *describe(error, arguments))
+        output.error("UsageError", *_describe(error, arguments))
         return USAGE
     return code if isinstance(code, int) else DONE
 
@@ -264,3 +267,61 @@ def command_line() -> str:
         words = [program, *words]
     given = (f"{name}={shlex.quote(os.environ[name])} " for name in VARIABLES if os.environ.get(name))
     return "".join(given) + shlex.join(words)
+
+
+NOW = {
+    "dedup": "packline analyze, and --unique where rows are made",
+    "decontaminate": "packline verify --against",
+    "inspect": "packline view",
+    "preprocess": "packline build",
+    "tokenize": "packline build",
+    "prepare": "packline build",
+    "stats": "packline analyze",
+    "ls": "packline info",
+}
+"""Commands that people look for, and what does it."""
+
+
+def _describe(error: CycloptsError, words: Sequence[str]) -> tuple[str, str]:
+    """Message and hint for a wrong command line."""
+    from cyclopts import CoercionError, MissingArgumentError, UnknownOptionError
+    from cyclopts.exceptions import UnknownCommandError, UnusedCliTokensError
+
+    chain = list(error.command_chain or ())
+    message, hint = " ".join(str(error).split()), ""
+    if isinstance(error, UnknownCommandError) and not chain and words[0] in NOW:
+        message, hint = f"packline has no command {words[0]!r}", f"{NOW[words[0]]} does it"
+    elif isinstance(error, UnknownOptionError):
+        hint = _place_of_setting((error.token.keyword or error.token.value).partition("=")[0], chain)
+    elif isinstance(error, MissingArgumentError | UnusedCliTokensError):
+        hint = sample_line(chain)
+    elif isinstance(error, CoercionError) and (own := str(error.__context__ or "").partition("\n"))[2]:
+        message, hint = f"{error.token.keyword if error.token else ''}: {own[0]}", own[2]  # of a converter
+    return message, hint or f"{' '.join(['packline', *chain])} --help shows what there is"
+
+
+def _place_of_setting(option: str, chain: Sequence[str]) -> str:
+    """Place of a setting that is no option: a recipe or a run file; empty if there is none."""
+    from packline.packing.options import RowOptions
+    from packline.recipe import Recipe, Source
+
+    name = option.removeprefix("--").replace("-", "_")
+    if chain == ["build"] and name in {*Recipe.__struct_fields__, *Source.__struct_fields__}:
+        return f"write {name} = ... in a recipe: packline init drafts one"
+    of_runs = {*RowOptions.__struct_fields__, "order", "block_rows", "window_blocks"}
+    if chain and chain[0] in ("export", "info", "trace", "view") and name in of_runs:
+        return f"write {name} = ... in a run file: packline init --run STORE drafts one"
+    return ""
+
+
+def sample_line(chain: Sequence[str]) -> str:
+    """First example of the command's help page."""
+    if not chain:
+        return "packline --help"
+    command = load_command(chain[0])
+    page = (
+        page_of(command)["help_epilogue"] if isinstance(command, FunctionType) else str(command.help_epilogue)
+    )
+    lines = page.replace(" \\\n     ", "")
+    line = re.search(rf"^ +(packline {' '.join(chain)} .*)$", lines, re.MULTILINE)
+    return f"for example: {line[1]}" if line else f"{' '.join(['packline', *chain])} --help"

@@ -1,4 +1,4 @@
-"""Progress of a running job on one line, with a bar on a terminal, and its result.
+"""Progress of a job: one line while it runs, with a bar on a terminal; its state later; the end of imports.
 
 A build is measured by bytes of text, other jobs by tokens where their number is known, else by units. The
 bytes are an estimate from file sizes, and for a compressed file a guess: it grows if there is more text.
@@ -6,34 +6,34 @@ bytes are an estimate from file sizes, and for a compressed file a guess: it gro
 
 from __future__ import annotations
 
-import shlex
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from cyclopts import Parameter
 
 import packline
 from packline.cli.main import DONE, TOO_MANY_BAD, resumable
-from packline.cli.output import Facts, Line, output
+from packline.cli.output import Facts, Line, Piece, output, table
 from packline.jobs.events import (
     BuildPlanned,
     Comparing,
     EnginesTried,
     Event,
-    Finished,
     ImportPlanned,
     Note,
+    OnEvent,
     Planned,
     Progress,
     ReusePlanned,
     UnitDone,
     UnitsKnown,
 )
-from packline.store.ledger import Ledger, losses
-from packline.viewing.page import Block, KeyValues
-from packline.viewing.page import Note as NoteBlock
-from packline.viewing.summaries import ledger_table
+from packline.store.ledger import Ledger
 from packline.viewing.text import (
+    bar,
     duration,
     percent,
     plural,
@@ -45,8 +45,8 @@ from packline.viewing.text import (
 )
 
 if TYPE_CHECKING:
-    from packline.vocabulary.trained_folder import TrainingReport
-    from packline.vocabulary.training import TrainingProgress
+    from packline.jobs.status import Status
+    from packline.jobs.store_job import Imported
 
 
 SHOWN = 12
@@ -197,7 +197,9 @@ def watch(
                 case ReusePlanned():
                     lines = reuse_lines(event)
                 case EnginesTried():
-                    lines = output.fact_lines({"engines": engines_used(event)}, gap=4)
+                    lines = output.fact_lines(
+                        {"engines": f"{' and '.join(event.used)}: {event.reason}"}, gap=4
+                    )
                 case Note():
                     lines = [[("note: ", "warning"), event.text]]
             for line in lines:
@@ -205,10 +207,6 @@ def watch(
             show(*tally.state())
 
         yield tally, hear
-
-
-def engines_used(tried: EnginesTried) -> str:
-    return f"{' and '.join(tried.used)}: {tried.reason}"
 
 
 def plan_lines(planned: Planned, reuse: ReusePlanned | None = None) -> list[Line]:
@@ -242,23 +240,6 @@ def plan_lines(planned: Planned, reuse: ReusePlanned | None = None) -> list[Line
     return [[("packline ", "title"), packline.__version__], *output.fact_lines(facts)]
 
 
-def training_state(now: TrainingProgress, seconds: float) -> tuple[float, str]:
-    """Share of the merges that are found, and the progress of a training as one line."""
-    learned = f"{plural(now.documents, 'document')}, {size(now.text_bytes)} of text"
-    if now.merges:
-        return now.merges / now.wanted, f"{learned}  {now.merges:,} of {now.wanted:,} merges"
-    return 0.0, f"counting words of {learned}  {size(int(now.text_bytes / max(seconds, 0.1)))}/s"
-
-
-@contextmanager
-def watch_training() -> Iterator[Callable[[TrainingProgress], None]]:
-    """Show a running training. Yields the function that receives its progress."""
-    began = time.monotonic()
-    with output.progress() as show:
-        show(0.0, "looking at the inputs ...")
-        yield lambda progress: show(*training_state(progress, time.monotonic() - began))
-
-
 @contextmanager
 def watch_bytes(name: str, at_the_end: str = "") -> Iterator[Callable[[int, int], None]]:
     """Show how much is read. Yields the function that receives the bytes done and in all."""
@@ -277,77 +258,6 @@ def watch_bytes(name: str, at_the_end: str = "") -> Iterator[Callable[[int, int]
 def some(count: int | None, text: str) -> str:
     """The text, if the count is not 0."""
     return text if count else ""
-
-
-def training_facts(report: TrainingReport, out: str, max_chars: int | None, doc_chars: int | None) -> Facts:
-    one = report.token_bytes
-    special = ", ".join(f"{token} {number}" for token, number in report.special_tokens.items())
-    learned = f"{plural(report.documents, 'document')} of {plural(report.files, 'file')}"
-    cut, left_out, held_out, notes = report.cut_documents, report.left_out, report.held_out, []
-    if report.vocab_size < report.asked_vocab_size:
-        notes.append(f"no pair was left to merge: {report.asked_vocab_size:,} tokens were requested")
-    if report.forgotten_words:
-        forgotten = f"{report.forgotten_words:,} rare words did not fit into memory"
-        notes.append(f"{forgotten}, {percent(report.forgotten_share)} of the distinct ones")
-    return {
-        "tokenizer": (out, "title"),
-        "vocabulary": f"{report.vocab_size:,} tokens, {report.merges:,} merges, pattern {report.pattern}",
-        "special tokens": f"{len(report.special_tokens)}: {special}" if special else "none",
-        "token bytes": f"min {one.min}, max {one.max}, mean {one.mean:.2f}, std {one.std:.2f}",
-        "learned from": f"{learned}, {size(report.text_bytes)}",
-        "words": some(report.words, f"{report.words or 0:,} distinct"),
-        "stopped": some(report.stopped_early, f"at {max_chars or 0:,} characters; what follows was not read"),
-        "cut": some(cut, f"{plural(cut, 'document')} at {doc_chars or 0:,} characters"),
-        "left out": some(left_out, f"{plural(left_out, 'document')} that are empty or filtered"),
-        "held out": some(held_out, f"{plural(held_out, 'document')} for validation and testing"),
-        "time": f"{duration(report.seconds)}, trained by {report.trainer}",
-        "note": notes,
-        "bad records": [f"{count:,} {reason}" for reason, count in report.bad_records.items()],
-    }
-
-
-def show_finished(finished: Finished, out: str) -> None:
-    path = shlex.quote(out)
-    done = [NoteBlock("nothing to do: the store is complete", "good")] if finished.nothing_to_do else []
-    steps = KeyValues((("look at it", f"packline info {path}"), ("check it", f"packline verify {path}")))
-    output.line()
-    output.blocks(*done, *finished_blocks(finished, out), steps)
-
-
-def finished_blocks(finished: Finished, out: str) -> list[Block]:
-    """Ledger, speed, engines, warnings and the resulting store."""
-    rows: list[tuple[str, str]] = []
-    if finished.run_text_bytes:
-        whole = f"{size(finished.run_text_bytes)} of text in {duration(finished.seconds)}"
-        rows.append(("time", f"{whole}, {duration(finished.first_unit_seconds)} of it start-up"))
-        rows.append(("speed", f"{_speed(finished)} after start-up"))
-    if shares := engine_shares(finished):
-        rows.append(("encoded by", ", ".join(f"{name} {percent(share)}" for name, share in shares.items())))
-    if finished.peak_rss_bytes:
-        rows.append(("memory", f"peak {size(finished.peak_rss_bytes)} (largest worker)"))
-    rows.append(("store", f"{out}: {plural(finished.shards, 'shard')}, {size(finished.store_bytes)}"))
-    notes: list[Block] = []
-    if finished.ledger.special_token_strings:
-        count = plural(finished.ledger.special_token_strings, "special-token string")
-        notes.append(NoteBlock(f"{count} inside documents", "warning"))
-    for name, ledger in finished.sources.items():
-        if not ledger.documents:  # a misspelt field of a filter causes that
-            lost = ", ".join(f"{count:,} {reason}" for reason, count in losses(ledger)) or "it has no records"
-            notes.append(NoteBlock(f"source {name} gave no documents: {lost}", "warning"))
-    return [ledger_table(finished.ledger), *notes, KeyValues(tuple(rows))]
-
-
-def _speed(finished: Finished) -> str:
-    running = max(finished.seconds - finished.first_unit_seconds, 1e-3)
-    tokens = finished.ledger.tokens * finished.run_text_bytes / max(finished.ledger.text_bytes, 1)
-    return f"{size(finished.run_text_bytes / running)}/s, {scaled(tokens / running)} tokens/s"
-
-
-def engine_shares(finished: Finished) -> dict[str, float]:
-    """Share of the text encoded by each engine, largest first."""
-    whole = sum(finished.engine_bytes.values())
-    ordered = sorted(finished.engine_bytes.items(), key=lambda item: -item[1])
-    return {name: size / whole for name, size in ordered if size} if whole else {}
 
 
 def warn_of_splits(missing: list[str]) -> None:
@@ -370,3 +280,125 @@ def warn_of_bad(ledger: Ledger, limit: float, out: str) -> int:
         hint += "; iconv converts a text to UTF-8, or name its encoding: --charset latin-1, utf-16, ..."
     output.warning(message, hint)
     return TOO_MANY_BAD
+
+
+def imported_values(done: Imported, tally: Tally, out: str) -> dict[str, Any]:
+    """Results of an import or of conversations as values for JSON output."""
+    planned = tally.planned
+    return {
+        "store": out,
+        "nothing_to_do": done.nothing_to_do,
+        "documents": done.manifest.documents,
+        "tokens": done.manifest.tokens,
+        "seconds": done.seconds,
+        "units_done_before": planned.units_done if planned else 0,
+        "workers": planned.workers if planned else 0,
+        "notes": tally.notes,
+    }
+
+
+def show_plan(command: str, plan: Callable[[OnEvent], None]) -> int:
+    """Show the plan of an import or of conversations; nothing is written."""
+    with watch() as (tally, hear):
+        plan(hear)
+    return output.result(command, tally.planned, dry_run=True)
+
+
+def finished_facts(imported: Imported, out: str) -> Facts:
+    manifest = imported.manifest
+    counts = f"{plural(manifest.documents, 'document')}, {plural(manifest.tokens, 'token')}"
+    lost = manifest.ledger.lost_ids or 0
+    done = "nothing to do: the store is complete" if imported.nothing_to_do else duration(imported.seconds)
+    return {
+        "store": (out, "title"),
+        "holds": f"{counts} of {short_name(manifest.tokenizer.name)} as {manifest.dtype}",
+        "without id": some(lost, f"{plural(lost, 'document')}, whose id is no valid Unicode"),
+        "trained on": _trained(manifest.ledger),
+        "done": (done, "good"),
+        "look at it": f"packline view {out} --document 0",
+        "check it": f"packline verify {out}",
+    }
+
+
+def _trained(ledger: Ledger) -> str:
+    """Fraction of tokens trained on, and counts of truncation."""
+    mask = ledger.mask
+    if not mask:
+        return ""
+    share = percent(mask.trained_tokens / max(ledger.tokens, 1))
+    cut = f"; {plural(mask.truncated, 'document')} cut by {plural(mask.truncated_tokens, 'token')}"
+    return f"{plural(mask.trained_tokens, 'token')}, {share} of all{some(mask.truncated, cut)}"
+
+
+STATES: dict[str, Piece] = {
+    "finished": ("finished", "good"),
+    "running": ("running", "number"),
+    "unknown": ("not known: no process has left a sign of life", "quiet"),
+    "interrupted": ("interrupted: the command that began it resumes it", "warning"),
+}
+
+
+def status(
+    store: Annotated[str, Parameter(help="A store, or the --out of any job.")],
+    /,
+) -> int:
+    """Show the progress of a job.
+
+    Reads committed work only and changes nothing, so it may run during a job
+    and after an interruption.
+
+    Examples:
+
+      packline status store
+      packline status s3://bucket/store
+      packline status store --json
+    """
+    from packline.jobs.status import status as look
+
+    found = look(store)
+    output.lines(status_lines(found))
+    return output.result("status", found, store=store)
+
+
+def status_lines(found: Status) -> list[Line]:
+    done, rest = bar(found.done_fraction or 0.0, 24)
+    store, ledger, resume = found.kind == "store", found.ledger, ("", "")
+    if found.state == "interrupted" and found.command:
+        resume = found.command, "" if Path(found.command_folder) == Path.cwd() else found.command_folder
+    lines = output.fact_lines(
+        {
+            "build" if store else "export": found.path,
+            "state": STATES[found.state],
+            "shared by": ", ".join(found.processes) if len(found.processes) > 1 else "",
+            "last run": found.driver,
+        },
+        gap=7 if store else 6,
+    )
+    if store or found.state != "finished":
+        units = _units(found) if store else _units(found).replace("unit", "part")
+        lines.append(["  ", ("committed   ", "quiet"), (done, "good"), (rest, "quiet"), f"  {units}"])
+    records = f"{ledger.documents:,} of {plural(ledger.documents_in, 'record')}, {ledger.bad:,} bad"
+    lines += output.fact_lines(
+        {
+            "documents": records if store else "",
+            "tokens": f"{ledger.tokens:,} of {size(ledger.text_bytes)} of text" if store else "",
+            "on disk": size(found.bytes_on_disk),
+            "resume with": (resume[0], "hint") if resume[0] else "",
+            "in": resume[1],
+        },
+        gap=3,
+    )
+    if len(found.sources) > 1:
+        titles: Line = [(word, "quiet") for word in ("source", "documents", "tokens", "text", "bad")]
+        sources: list[Line] = [
+            [name, f"{one.documents:,}", f"{one.tokens:,}", size(one.text_bytes), f"{one.bad:,}"]
+            for name, one in found.sources.items()
+        ]
+        lines += [[""], *table([titles, *sources], "lrrrr")]
+    return lines
+
+
+def _units(found: Status) -> str:
+    if found.units_total is None:
+        return f"{plural(found.units_done, 'unit')}, of how many is not known"
+    return f"{found.units_done:,} of {units_of(found.units_total, is_exact=found.total_is_exact)}"

@@ -22,11 +22,16 @@ from packline.cli.arguments import (
     make_options,
     option,
 )
-from packline.cli.imported import dry_run as show_plan
-from packline.cli.imported import finished_facts, imported_values
 from packline.cli.init import SEQ_LEN
 from packline.cli.output import output
-from packline.cli.progress import warn_of_bad, warn_of_splits, watch
+from packline.cli.progress import (
+    finished_facts,
+    imported_values,
+    show_plan,
+    warn_of_bad,
+    warn_of_splits,
+    watch,
+)
 from packline.errors import RecipeError, unknown_name
 from packline.jobs.machines import On
 from packline.storage.places import is_remote

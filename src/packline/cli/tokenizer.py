@@ -19,18 +19,29 @@ Examples:
 from __future__ import annotations
 
 import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import App, Group, Parameter
 
 from packline.cli.arguments import Count, Length, option
 from packline.cli.main import DONE, FAILED, page_of
-from packline.cli.output import Line, output, table
-from packline.cli.progress import training_facts, watch_training
+from packline.cli.output import Facts, Line, output, table
+from packline.cli.progress import some
 from packline.encoders.tiktoken import PatternName
 from packline.errors import RecipeError
 from packline.toml import is_toml
+from packline.viewing.page import Block, Heading, KeyValues, Note, Page, Table
+from packline.viewing.text import duration, percent, plural, size
+
+if TYPE_CHECKING:
+    from packline.encoders.parity import RoundTrip
+    from packline.vocabulary.evaluating import ComparisonRow, Evaluation, Measured, TokenizerComparison
+    from packline.vocabulary.trained_folder import TrainingReport
+    from packline.vocabulary.training import TrainingProgress
 
 LEARNING = Group("Learning", sort_key=10)
 TEXTS = Group("Texts", sort_key=20)
@@ -145,7 +156,6 @@ def evaluate(
     """Compare a tokenizer with others: bytes per token, by kind of text and by language."""
     from packline.encoders.tokenizer import load_tokenizer
     from packline.viewing.html import check_place, write_page
-    from packline.viewing.tokenizer_page import evaluation_markdown, evaluation_page
     from packline.vocabulary.evaluating import compare_tokenizers
     from packline.vocabulary.texts import PASSAGES, read_text
 
@@ -216,3 +226,186 @@ def export(
         }
     )
     return output.result("tokenizer export", report, to=to, out=out)
+
+
+def training_state(now: TrainingProgress, seconds: float) -> tuple[float, str]:
+    """Share of the merges that are found, and the progress of a training as one line."""
+    learned = f"{plural(now.documents, 'document')}, {size(now.text_bytes)} of text"
+    if now.merges:
+        return now.merges / now.wanted, f"{learned}  {now.merges:,} of {now.wanted:,} merges"
+    return 0.0, f"counting words of {learned}  {size(int(now.text_bytes / max(seconds, 0.1)))}/s"
+
+
+@contextmanager
+def watch_training() -> Iterator[Callable[[TrainingProgress], None]]:
+    """Show a running training. Yields the function that receives its progress."""
+    began = time.monotonic()
+    with output.progress() as show:
+        show(0.0, "looking at the inputs ...")
+        yield lambda progress: show(*training_state(progress, time.monotonic() - began))
+
+
+def training_facts(report: TrainingReport, out: str, max_chars: int | None, doc_chars: int | None) -> Facts:
+    one = report.token_bytes
+    special = ", ".join(f"{token} {number}" for token, number in report.special_tokens.items())
+    learned = f"{plural(report.documents, 'document')} of {plural(report.files, 'file')}"
+    cut, left_out, held_out, notes = report.cut_documents, report.left_out, report.held_out, []
+    if report.vocab_size < report.asked_vocab_size:
+        notes.append(f"no pair was left to merge: {report.asked_vocab_size:,} tokens were requested")
+    if report.forgotten_words:
+        forgotten = f"{report.forgotten_words:,} rare words did not fit into memory"
+        notes.append(f"{forgotten}, {percent(report.forgotten_share)} of the distinct ones")
+    return {
+        "tokenizer": (out, "title"),
+        "vocabulary": f"{report.vocab_size:,} tokens, {report.merges:,} merges, pattern {report.pattern}",
+        "special tokens": f"{len(report.special_tokens)}: {special}" if special else "none",
+        "token bytes": f"min {one.min}, max {one.max}, mean {one.mean:.2f}, std {one.std:.2f}",
+        "learned from": f"{learned}, {size(report.text_bytes)}",
+        "words": some(report.words, f"{report.words or 0:,} distinct"),
+        "stopped": some(report.stopped_early, f"at {max_chars or 0:,} characters; what follows was not read"),
+        "cut": some(cut, f"{plural(cut, 'document')} at {doc_chars or 0:,} characters"),
+        "left out": some(left_out, f"{plural(left_out, 'document')} that are empty or filtered"),
+        "held out": some(held_out, f"{plural(held_out, 'document')} for validation and testing"),
+        "time": f"{duration(report.seconds)}, trained by {report.trainer}",
+        "note": notes,
+        "bad records": [f"{count:,} {reason}" for reason, count in report.bad_records.items()],
+    }
+
+
+OURS = ("Text Type", "Bytes", "Tokens", "Ratio", "Fertility")
+LEGEND = (
+    "Ratio: bytes per token, more is better. Relative Diff: how many fewer tokens ours needs"
+    " than the other. Fertility: tokens per word, of words between white space."
+)
+ROUND_TRIPS: dict[RoundTrip, str] = {
+    "exact": "exact, checked on every text",
+    "normalized": "exact for the normalized text, checked on every text",
+    "lossy": "lossy: white space, case or letters are changed",
+}
+
+
+def evaluation_page(found: Evaluation) -> Page:
+    blocks: list[Block] = [
+        KeyValues(
+            (
+                ("vocabulary", f"{found.vocab_size:,} tokens"),
+                ("unused by these texts", _unused(found.unused, found.vocab_size)),
+                ("round trip", ROUND_TRIPS[found.round_trip]),
+            )
+        ),
+        Note(LEGEND),
+    ]
+    if not found.comparisons:
+        rows = tuple(
+            (name, f"{found.texts[name]:,}", *_measured(one)) for name, one in found.measured.items()
+        )
+        blocks.append(Table("Ours", OURS, rows, "lrrrr"))
+        languages = tuple((name, *_measured(one)) for name, one in found.languages.items())
+        blocks.append(
+            Table("The same sentences in several languages", ("Language", *OURS[2:]), languages, "lrrr")
+        )
+    blocks += _unknown(found.tokenizer, found.measured | found.languages)
+    for one in found.comparisons:
+        blocks += [Heading(f"Compared with {one.base}"), _facts(one)]
+        blocks.append(Table("By kind of text", head(one), _cells([*one.rows, one.whole]), "lrrrrrrl"))
+        blocks.append(
+            Table(
+                "The same sentences in several languages",
+                ("Language", *head(one)[1:]),
+                _cells(one.languages),
+                "lrrrrrrl",
+            )
+        )
+        blocks += _unknown(one.base, {row.text: row.base for row in [*one.rows, *one.languages]})
+    blocks += [Note(f"{one.base} is not available: {one.reason}", "warning") for one in found.absent]
+    return Page(f"Tokenizer {found.tokenizer}", tuple(blocks))
+
+
+def head(one: TokenizerComparison) -> tuple[str, ...]:
+    base = one.base.rstrip("/").rpartition("/")[2]
+    return (
+        "Text Type",
+        "Bytes",
+        f"{base} Tokens",
+        "Ratio",
+        "Ours Tokens",
+        "Ratio",
+        "Relative Diff %",
+        "Better",
+    )
+
+
+def _unknown(name: str, texts: Mapping[str, Measured]) -> list[Block]:
+    """Warnings about text that a vocabulary has no tokens for, where a low token count means nothing."""
+    counts = {text: one.unknown for text, one in texts.items() if one.unknown}
+    if not counts:
+        return []
+    listed = ", ".join(f"{text} {count:,}" for text, count in counts.items())
+    return [
+        Note(
+            f"{name} has no tokens for parts of these texts, so low counts there mean nothing."
+            f" Unknown tokens: {listed}.",
+            "warning",
+        )
+    ]
+
+
+def _measured(one: Measured) -> tuple[str, str, str]:
+    return f"{one.tokens:,}", f"{one.bytes_per_token:.2f}", f"{one.fertility:.2f}"
+
+
+def _unused(count: int, whole: int) -> str:
+    return f"{count:,} tokens, {percent(count / max(whole, 1))}"
+
+
+def _facts(one: TokenizerComparison) -> KeyValues:
+    return KeyValues(
+        (
+            ("vocabulary", f"{one.base_vocab_size:,} tokens"),
+            ("unused by these texts", _unused(one.base_unused, one.base_vocab_size)),
+            ("round trip", ROUND_TRIPS[one.base_round_trip]),
+            ("tokens per word", f"{one.whole.base.fertility:.2f}, ours {one.whole.ours.fertility:.2f}"),
+        )
+    )
+
+
+def _cells(rows: Sequence[ComparisonRow]) -> tuple[tuple[str, ...], ...]:
+    return tuple(
+        (
+            row.text,
+            f"{row.bytes:,}",
+            f"{row.base.tokens:,}",
+            f"{row.base.bytes_per_token:.2f}",
+            f"{row.ours.tokens:,}",
+            f"{row.ours.bytes_per_token:.2f}",
+            f"{row.diff_percent:+.1f}%" if row.better != "neither" else "-",
+            row.better,
+        )
+        for row in rows
+    )
+
+
+def evaluation_markdown(found: Evaluation) -> str:
+    lines = [f"# Tokenizer {_safe(found.tokenizer)}"]
+    for block in evaluation_page(found).blocks:
+        lines.append("")
+        if isinstance(block, Heading):
+            lines.append(f"## {_safe(block.text)}")
+        elif isinstance(block, Note):
+            lines.append(_safe(block.text))
+        elif isinstance(block, KeyValues):
+            lines += [f"- {name}: {_safe(str(value))}" for name, value in block.rows]
+        elif isinstance(block, Table):
+            lines += [f"### {block.caption}", "", _line(block.head_texts)]
+            lines.append("|" + "|".join("---:" if side == "r" else "---" for side in block.align) + "|")
+            lines += [_line(tuple(map(str, row))) for row in block.rows]
+    return "\n".join(lines)
+
+
+def _line(cells: Sequence[str]) -> str:
+    return "| " + " | ".join(_safe(cell) for cell in cells) + " |"
+
+
+def _safe(text: str) -> str:
+    """Escape a text, such as a file name, so that it cannot act as Markdown."""
+    return "".join(f"\\{letter}" if letter in "\\`|<>[]*_#" else letter for letter in text).replace("\n", " ")
