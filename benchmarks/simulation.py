@@ -32,7 +32,7 @@ from packline.jobs.machines import Slice
 from packline.jobs.plan import Unit
 from packline.jobs.ray_tasks import SLICES_A_TASK, slices_of
 from packline.jobs.receipts import CommittedReceipts
-from packline.storage.publication import WORK
+from packline.storage.results import WORK
 from packline.store.manifest import manifest_files
 
 How = Literal["ray", "slices"]

@@ -18,7 +18,7 @@ from packline.jobs.resources import peak_memory, resident_memory
 from packline.recipe import Recipe, Source
 from packline.sources.reader import Span
 from packline.storage.local import LocalFolder
-from packline.storage.publication import WORK
+from packline.storage.results import WORK
 from packline.store.manifest import TokenizerEntry
 
 

@@ -124,7 +124,7 @@ def open(
     packline.errors.StoreNotFound: missing does not exist
     """
     from packline.facade import Store
-    from packline.store.paths import CacheSettings
+    from packline.store.files import CacheSettings
 
     store = Store(path, CacheSettings.of(cache, cache_bytes))
     if verify and not (report := store.verify()).ok:

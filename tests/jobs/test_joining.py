@@ -19,7 +19,7 @@ from packline.errors import ResumeMismatch, StoreBusy, StoreError
 from packline.jobs import work
 from packline.jobs.folder import StoreFolder
 from packline.jobs.work import is_running
-from packline.storage.publication import WORK
+from packline.storage.results import WORK
 from packline.testing import make_store
 
 

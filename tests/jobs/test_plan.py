@@ -16,8 +16,7 @@ from packline.jobs import store_job
 from packline.jobs.plan import PLAN, Plan, read_plan, record_plan
 from packline.loading.needed_units import build_identity
 from packline.storage.local import LocalFolder
-from packline.storage.protocol import Storage
-from packline.storage.publication import WORK
+from packline.storage.results import WORK, Storage
 from packline.store.ledger import source_names
 from packline.store.naming import STREAM, planned_name
 

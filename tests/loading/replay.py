@@ -18,7 +18,7 @@ from packline.jobs.plan import Plan, Unit, record_plan
 from packline.jobs.receipts import CommittedReceipts
 from packline.loading.needed_units import build_identity
 from packline.storage.local import LocalFolder
-from packline.storage.publication import WORK
+from packline.storage.results import WORK
 from packline.store.manifest import MANIFEST, Receipt
 from packline.store.naming import STREAM, parse_unit, planned_name
 

@@ -22,7 +22,7 @@ from packline.facade import Store
 from packline.loading import fetch_ahead, read_ahead
 from packline.loading.fetch_ahead import FetchAhead, window_steps
 from packline.store import fetching
-from packline.store.paths import CacheSettings
+from packline.store.files import CacheSettings
 from packline.store.pieces import Ranges
 from packline.testing import make_store
 

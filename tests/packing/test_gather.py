@@ -20,7 +20,7 @@ from packline.facade import Store
 from packline.packing.batch import ALL_FIELDS, CompactBatch
 from packline.packing.gather import PlannedRows
 from packline.packing.rows import Rows
-from packline.store.paths import CacheSettings
+from packline.store.files import CacheSettings
 from packline.testing import make_store
 
 ROW_LENGTHS = {"concat": (700, 300_000), "best_fit": (6000,), "pad": (2000,)}

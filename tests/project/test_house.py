@@ -136,7 +136,7 @@ def test_an_import_against_the_flow_is_noticed(tmp_path: Path) -> None:
     broken = (
         ("errors.py", "from packline.storage import local", "packline.errors is not allowed to import"),
         ("errors.py", "from packline.recipe import Recipe", ".errors -> .recipe"),
-        ("store/sums.py", "from packline.jobs import plan", "packline.store is not allowed to import"),
+        ("store/naming.py", "from packline.jobs import plan", "packline.store is not allowed to import"),
     )
     for file, line, _ in broken:
         with (tmp_path / "src/packline" / file).open("a", encoding="utf-8") as module:

@@ -12,7 +12,7 @@ from tests.storage.servers import Bucket
 from packline.errors import StoreError
 from packline.storage.objects import probe
 from packline.storage.places import open_storage
-from packline.storage.protocol import Storage
+from packline.storage.results import Storage
 
 
 @pytest.fixture(params=["local", "s3", "azure"])

@@ -12,7 +12,7 @@ from tests.storage.kills import Crash, killed_at, storage_calls
 
 from packline.errors import PacklineError, StoreError
 from packline.storage.local import LocalFolder
-from packline.storage.publication import WORK, Publication
+from packline.storage.results import WORK, Publication
 
 FILES = st.dictionaries(st.sampled_from(["a", "b", "in/c", "in/d"]), st.binary(max_size=3), max_size=4)
 RECORD = "record.json"

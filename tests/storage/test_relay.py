@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from packline.errors import StoreError
+from packline.storage.clients import _Relay
 from packline.storage.places import open_storage
-from packline.storage.relay import _Relay
 
 
 def test_a_helper_answers_many_threads_until_it_dies(tmp_path: Path) -> None:

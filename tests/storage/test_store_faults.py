@@ -20,11 +20,11 @@ from tests.storage.servers import Bucket
 
 from packline.errors import StoreError
 from packline.storage import clients, objects, requests
+from packline.storage.clients import relayed
 from packline.storage.local import LocalFolder
 from packline.storage.objects import ObjectFolder, probe
 from packline.storage.places import open_storage
-from packline.storage.protocol import Storage
-from packline.storage.relay import relayed
+from packline.storage.results import Storage
 
 KEYS = (f"laws/{number}" for number in itertools.count())
 

@@ -19,7 +19,7 @@ import numpy as np
 from packline.errors import StoreError
 from packline.storage.local import LocalFolder
 from packline.storage.places import open_storage
-from packline.storage.protocol import FileFacts
+from packline.storage.results import FileFacts
 
 PLACE = "s3://bucket/store"
 

@@ -19,7 +19,7 @@ from packline.fingerprint import hash_bytes
 from packline.store.files import FileEntry
 from packline.store.manifest import Manifest, Receipt, StreamReceipt, assemble, to_json, with_tables
 from packline.store.manifest_check import read_manifest
-from packline.store.sums import BlockSums
+from packline.store.shard import BlockSums
 from packline.store.tables import InputEntry, InputRows, ShardEntry, ShardRows, UnitEntry, UnitRows
 from packline.testing import write_manifest
 

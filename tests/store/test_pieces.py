@@ -23,7 +23,7 @@ from packline.facade import Store
 from packline.storage.cache import CacheFolder, CacheMemory
 from packline.store import fetching
 from packline.store import shard as shard_module
-from packline.store.paths import CacheSettings
+from packline.store.files import CacheSettings
 from packline.store.pieces import Ranges
 from packline.store.provenance import documents_schema
 from packline.testing import make_store

@@ -16,8 +16,8 @@ from packline.sources.batch import Reject
 from packline.store.files import StoreFiles
 from packline.store.manifest import Receipt, to_json
 from packline.store.manifest_check import read_manifest
-from packline.store.receipts_check import Receipts, check_receipts, check_rejects, read_receipts
 from packline.store.report import Findings
+from packline.store.verify import Receipts, check_receipts, check_rejects, read_receipts
 from packline.store.writer import RejectsWriter
 from packline.testing import make_store, write_manifest
 

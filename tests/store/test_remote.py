@@ -20,7 +20,7 @@ from packline.errors import CorruptStore, InputError, RecipeError, StoreError, S
 from packline.formats.check import check_dataset
 from packline.packing.exclusions import write_duplicates
 from packline.storage.places import open_storage
-from packline.storage.protocol import FileFacts
+from packline.storage.results import FileFacts
 from packline.store.lookup import find_by_id, find_by_place
 from packline.testing import make_store
 from packline.viewing.analysis import analyze

@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.store.stores import reseal
 
-from packline.store import sums as sums_module
+from packline.store import shard as sums_module
 from packline.store.report import Report
-from packline.store.sums import BlockSums, block_ranges, split_sums
+from packline.store.shard import BlockSums, block_ranges, split_sums
 from packline.store.verify import verify
 from packline.testing import make_store
 

@@ -20,10 +20,10 @@ from tests.store.stores import build_store, reseal, with_rows
 import packline
 from packline.cli.main import main
 from packline.jobs import cut_inputs
+from packline.store.manifest import units_of
 from packline.store.manifest_check import read_manifest
 from packline.store.report import Report
 from packline.store.verify import verify
-from packline.store.walk import units_of
 from packline.testing import StoreShape, make_store, store_shapes
 
 SLICES = 3

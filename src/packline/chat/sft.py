@@ -48,7 +48,7 @@ from packline.jobs.val_documents import settle_share
 from packline.recipe import Recipe, RunOptions, Source, check_recipe
 from packline.sources.batch import Reason
 from packline.sources.listing import pin_inputs
-from packline.storage.protocol import Storage
+from packline.storage.results import Storage
 from packline.store.ledger import source_names
 from packline.store.manifest import ImportEntry, Manifest, Receipt
 from packline.store.tables import REJECTS

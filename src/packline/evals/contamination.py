@@ -44,7 +44,7 @@ from packline.jobs.plan import Unit
 from packline.jobs.resources import usable_cores
 from packline.packing.exclusions import check_list_path, write_list
 from packline.storage.local import disk_errors
-from packline.store.kept_tokenizer import load_kept_tokenizer
+from packline.store.manifest import load_kept_tokenizer
 from packline.store.reader import StoreReader, shard_labels
 from packline.store.report import OnProgress
 

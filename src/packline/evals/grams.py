@@ -31,7 +31,7 @@ from packline.evals.words import LOWER, SPACE, split_words
 from packline.jobs.job import Opening, ReportProgress, Runner
 from packline.jobs.plan import Unit
 from packline.ragged import Ragged
-from packline.store.paths import CacheSettings
+from packline.store.files import CacheSettings
 from packline.store.reader import StoreReader
 from packline.store.shard import Shard
 

@@ -40,7 +40,7 @@ from packline.errors import PacklineError, RecipeError
 from packline.ragged import Ragged
 from packline.storage.local import LocalFolder
 from packline.storage.places import refuse_remote
-from packline.storage.publication import Publication
+from packline.storage.results import Publication
 
 CONFIG, QUESTIONS = "config.json", "questions.jsonl"
 """Files of a folder written by `packline evals`."""

@@ -19,8 +19,14 @@ from packline.storage.copying import Copier, forget_waiting
 from packline.storage.local import Link, LocalFolder
 from packline.storage.objects import ObjectFolder, probe
 from packline.storage.places import is_hidden, join, open_results, open_storage, resolved
-from packline.storage.protocol import FileFacts, Storage, other_content
-from packline.storage.publication import BUILD_BEGUN, EXPORT_BEGUN, unfinished_export
+from packline.storage.results import (
+    BUILD_BEGUN,
+    EXPORT_BEGUN,
+    FileFacts,
+    Storage,
+    other_content,
+    unfinished_export,
+)
 from packline.store.files import FileEntry
 from packline.store.manifest import MANIFEST
 from packline.store.manifest_check import read_manifest, read_manifest_file

@@ -23,7 +23,7 @@ from packline.errors import CorruptStore, PacklineError, RecipeError
 from packline.fingerprint import Hasher, NotWhole, unseal
 from packline.formats.types import NotPreserved
 from packline.storage.local import COPY_BYTES, Link, disk_errors, share_file
-from packline.storage.publication import EXPORT_BEGUN, unfinished_export
+from packline.storage.results import EXPORT_BEGUN, unfinished_export
 from packline.store.files import FileEntry, StoreFiles, reading, stat_file
 from packline.store.manifest import TokenizerEntry
 from packline.store.report import Findings

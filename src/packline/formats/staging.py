@@ -25,7 +25,7 @@ from packline.jobs.identity import refuse_differences
 from packline.jobs.receipts import READERS
 from packline.jobs.work import PARTS, WorkFolder
 from packline.recipe import recipe_difference
-from packline.storage.publication import EXPORT_BEGUN, WORK
+from packline.storage.results import EXPORT_BEGUN, WORK
 from packline.store.files import FileEntry
 
 QUICK = 1 << 20

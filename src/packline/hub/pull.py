@@ -26,7 +26,7 @@ from packline.hub.repository import DOWNLOADS, Repository, parse_repository, sam
 from packline.storage.hub_inputs import address, local_name
 from packline.storage.local import LocalFolder
 from packline.storage.places import is_hidden
-from packline.storage.publication import WORK, Publication
+from packline.storage.results import WORK, Publication
 from packline.store.files import FileEntry, StoreFiles
 from packline.store.report import Findings
 from packline.store.shard_check import check_file

@@ -20,7 +20,7 @@ from packline.recipe import recipe_difference
 from packline.sources.files import InputFile
 from packline.storage.local import disk_errors
 from packline.storage.places import open_results
-from packline.storage.publication import BUILD_BEGUN, WORK
+from packline.storage.results import BUILD_BEGUN, WORK
 from packline.store.files import FileEntry, store_files
 from packline.store.manifest import MANIFEST, Manifest, Receipt, StreamReceipt, to_json
 from packline.store.manifest_check import read_manifest

@@ -30,11 +30,10 @@ from packline.jobs.resources import require_disk
 from packline.storage.local import disk_errors, share_file, sync_file, sync_folder
 from packline.storage.places import refuse_remote
 from packline.store.files import HINT, FileEntry, StoreFiles, store_files
-from packline.store.manifest import Manifest, manifest_files, refuse_empty, to_json
+from packline.store.manifest import Manifest, manifest_files, refuse_empty, to_json, units_of
 from packline.store.manifest_check import read_manifest
 from packline.store.merging import merge_manifests
 from packline.store.tables import RECEIPTS, REJECTS, InputRows
-from packline.store.walk import units_of
 
 COPIED_TOGETHER = 1 << 30
 """Bytes of copies after which the units so far are committed."""

@@ -21,8 +21,7 @@ from packline.errors import PacklineError, StoreError
 from packline.fingerprint import hash_bytes
 from packline.jobs.plan import Plan, pack, read_packed
 from packline.jobs.receipts import CommittedReceipts, DocumentOrder, receipt_entry
-from packline.storage.protocol import Storage
-from packline.storage.publication import WORK
+from packline.storage.results import WORK, Storage
 from packline.store.ledger import source_names
 from packline.store.tables import ShardEntry, UnitEntry
 

@@ -16,8 +16,7 @@ from packline.fingerprint import hash_value
 from packline.recipe import Recipe, is_limited
 from packline.sources.files import InputFile
 from packline.sources.reader import Span
-from packline.storage.protocol import Storage
-from packline.storage.publication import WORK
+from packline.storage.results import WORK, Storage
 from packline.store.manifest import StreamReceipt, TokenizerEntry
 
 PLAN = "plan.zst"

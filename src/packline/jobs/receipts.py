@@ -14,7 +14,7 @@ import msgspec
 
 from packline.fingerprint import hash_bytes
 from packline.jobs.plan import Unit
-from packline.storage.protocol import Storage
+from packline.storage.results import Storage
 from packline.store.files import FileEntry
 from packline.store.manifest import Receipt, StreamReceipt, to_json
 from packline.store.naming import STREAM

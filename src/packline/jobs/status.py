@@ -21,8 +21,7 @@ from packline.jobs.receipts import CommittedReceipts
 from packline.jobs.work import PARTS, is_running, read_runs, sharing_processes
 from packline.recipe import Recipe
 from packline.storage.places import open_storage
-from packline.storage.protocol import Storage
-from packline.storage.publication import BUILD_BEGUN, EXPORT_BEGUN, WORK
+from packline.storage.results import BUILD_BEGUN, EXPORT_BEGUN, WORK, Storage
 from packline.store.ledger import Ledger, source_names, totals_by_source
 from packline.store.manifest import MANIFEST, Manifest
 from packline.store.manifest_check import read_manifest

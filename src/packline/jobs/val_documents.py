@@ -31,7 +31,7 @@ from packline.jobs.store_job import StoreJob
 from packline.jobs.text_build import TextBuild
 from packline.jobs.text_unit import KEEP, judge, refusing_changes
 from packline.sources.reader import read_span
-from packline.storage.publication import WORK
+from packline.storage.results import WORK
 from packline.store.manifest import to_json
 
 RECORD = f"{WORK}/val_share.json"

@@ -31,8 +31,7 @@ from packline.fingerprint import hash_bytes
 from packline.storage.hub_inputs import read_only
 from packline.storage.local import disk_errors, user_cache
 from packline.storage.places import HUB, ONE_WRITER, is_remote, open_results
-from packline.storage.protocol import Storage
-from packline.storage.publication import WORK, Publication
+from packline.storage.results import WORK, Publication, Storage
 from packline.store.manifest import to_json
 
 ENDING_SECONDS = 2

@@ -1,19 +1,28 @@
 """Clients of object stores (obstore), made when first used, one for each process.
 
 obstore runs threads, which a forked child does not have: it would wait for them for ever. So a process that
-was forked after the first use is refused; one that was forked before makes new clients.
+was forked after the first use is refused, unless it reads a store: it starts a helper process by exec, and
+sends it the requests (`relayed`). One that was forked before the first use makes new clients.
 """
 
 from __future__ import annotations
 
 import os
 import re
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from packline.errors import StoreError
-from packline.storage.places import split_uri
+from packline.storage.places import open_storage, split_uri
+
+if TYPE_CHECKING:
+    from multiprocessing.connection import Connection
+
+    from packline.storage.results import FileFacts, Storage
 
 RETRY_SECONDS = 5.0
 """Time for which the client itself repeats a request, ten times at most."""
@@ -165,3 +174,91 @@ def profile_credentials() -> Any | None:
         return None
     hint = "check ~/.aws; profiles need packline[remote]; or give the keys in the environment"
     raise StoreError(f"AWS profile {profile!r} cannot be used: {problem}", hint=hint)
+
+
+CONNECTIONS = 64
+
+
+def needs_relay() -> bool:
+    """True if this process was forked from one that used the client of object stores."""
+    return _forked
+
+
+def relayed(place: str, *, reached: bool = False) -> Storage:
+    """Storage of a place, for reading, by a helper process."""
+    return _Relay(place, reached=reached)  # type: ignore[return-value]
+
+
+class _Relay:
+    """Reading half of `Storage`."""
+
+    folder = None
+
+    def __init__(self, place: str, *, reached: bool) -> None:
+        import socket  # with those below, modules that a process which was not forked does without
+        import subprocess
+        from multiprocessing.connection import Connection
+        from queue import SimpleQueue
+
+        self.place = place
+        pairs = [socket.socketpair() for _ in range(CONNECTIONS)]
+        files = [theirs.fileno() for _, theirs in pairs]
+        words = [sys.executable, "-m", __name__, place, str(int(reached)), *map(str, files)]
+        self._helper = subprocess.Popen(words, stdin=subprocess.DEVNULL, pass_fds=files)
+        self._free: SimpleQueue[Connection] = SimpleQueue()
+        for ours, theirs in pairs:
+            theirs.close()
+            self._free.put(Connection(ours.detach()))
+
+    def read(self, name: str, start: int = 0, stop: int | None = None) -> bytes:
+        found: bytes = self._ask("read", name, start, stop)
+        return found
+
+    def facts(self, name: str) -> FileFacts | None:
+        found: FileFacts | None = self._ask("facts", name)
+        return found
+
+    def list(self, folder: str) -> Sequence[str]:
+        found: list[str] = self._ask("list", folder)
+        return found
+
+    def _ask(self, *question: Any) -> Any:
+        connection = self._free.get()
+        try:
+            connection.send(question)
+            found, error = connection.recv()
+        except (EOFError, OSError):
+            raise StoreError(
+                f"the process that reads {self.place} ended unexpectedly",
+                hint="it may have been killed for lack of memory; run again",
+            ) from None
+        except BaseException:
+            connection.close()  # its answer is still on its way
+            raise
+        finally:
+            self._free.put(connection)
+        if error is not None:
+            raise error
+        return found
+
+
+def _serve(storage: Storage, connection: Connection) -> None:
+    with connection, suppress(EOFError, OSError):
+        while True:
+            method, *arguments = connection.recv()
+            answer: tuple[Any, Exception | None]
+            try:
+                answer = getattr(storage, method)(*arguments), None
+            except Exception as error:
+                answer = None, error
+            connection.send(answer)
+
+
+if __name__ == "__main__":
+    from concurrent.futures import ThreadPoolExecutor
+    from multiprocessing.connection import Connection
+
+    served = open_storage(sys.argv[1], reached=sys.argv[2] == "1")
+    with ThreadPoolExecutor(CONNECTIONS) as pool:
+        for file in map(int, sys.argv[3:]):
+            pool.submit(_serve, served, Connection(file))

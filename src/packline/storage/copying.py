@@ -23,7 +23,7 @@ from packline.fingerprint import Hasher
 from packline.storage.local import Link, LocalFolder, disk_errors, hash_file, share_file, sync_folder
 from packline.storage.objects import ObjectFolder
 from packline.storage.places import join
-from packline.storage.protocol import PIECE_BYTES, FileFacts, Storage, hash_contents, other_content
+from packline.storage.results import PIECE_BYTES, FileFacts, Storage, hash_contents, other_content
 
 FILES_AT_ONCE = 8
 LINKED_AT_ONCE = 256

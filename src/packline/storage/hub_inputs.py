@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import msgspec
 
 from packline.errors import HubError, PacklineError, RecipeError, StoreError
-from packline.storage.protocol import FileFacts, Storage
+from packline.storage.results import FileFacts, Storage
 
 if TYPE_CHECKING:
     from huggingface_hub import HfUri, RepoFile

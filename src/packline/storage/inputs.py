@@ -27,9 +27,9 @@ from packline.errors import InputChanged, InputError, StoreError
 from packline.fingerprint import Hasher
 from packline.storage.clients import Clients, is_web
 from packline.storage.places import HUB, SCHEMES, is_hidden, is_remote, join, without_secrets
-from packline.storage.protocol import FileFacts
 from packline.storage.ranged_file import RangedFile
 from packline.storage.requests import LOG
+from packline.storage.results import FileFacts
 
 if TYPE_CHECKING:
     from packline.storage.hub_inputs import HubFiles

@@ -17,7 +17,7 @@ from typing import Literal
 
 from packline.errors import OutOfSpace, PacklineError
 from packline.fingerprint import Hasher, hash_bytes
-from packline.storage.protocol import FileFacts, Storage, other_content
+from packline.storage.results import FileFacts, Storage, other_content
 
 MANY = 16
 """Largest number of files that are synced one by one."""

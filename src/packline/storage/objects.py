@@ -20,8 +20,6 @@ from packline.errors import CorruptStore, StoreError
 from packline.fingerprint import hash_bytes
 from packline.storage.clients import Clients, obstore
 from packline.storage.places import join, without_secrets
-from packline.storage.protocol import FileFacts, Storage, hash_contents, other_content
-from packline.storage.publication import WORK
 from packline.storage.requests import (
     FIRST_SECONDS,
     PATIENCE_SECONDS,
@@ -32,6 +30,7 @@ from packline.storage.requests import (
     status_of,
     store_error,
 )
+from packline.storage.results import WORK, FileFacts, Storage, hash_contents, other_content
 
 T = TypeVar("T")
 

@@ -6,9 +6,12 @@ import os
 import posixpath
 import re
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from packline.errors import CREDENTIAL, USER, InputError, StoreError, did_you_mean
-from packline.storage.protocol import Storage
+
+if TYPE_CHECKING:
+    from packline.storage.results import Storage
 
 HUB = "hf://"
 """Scheme of the hub, whose repositories are only read."""

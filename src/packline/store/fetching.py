@@ -19,9 +19,9 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from packline.errors import CorruptStore
+from packline.storage.clients import needs_relay, relayed
 from packline.storage.places import open_storage
-from packline.storage.protocol import Storage
-from packline.storage.relay import needs_relay, relayed
+from packline.storage.results import Storage
 
 THREADS = 128
 """Requests at a time: with 64, an answer after 50 ms limits a reader to 1,200 ranges a second."""

@@ -7,21 +7,24 @@ data, whose checksum shows that it is unchanged, not who wrote it. So the types 
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, cast
 
 import msgspec
+import numpy as np
 
 from packline.errors import NoDocuments
 from packline.fingerprint import hash_bytes, json_form, seal
 from packline.recipe import SPLITS, ColumnType, Natural, Recipe, Split, is_limited
-from packline.store.files import FileEntry
+from packline.store.files import FileEntry, StoreFiles
 from packline.store.ledger import Ledger, losses, source_names
 from packline.store.naming import STREAM
 from packline.store.tables import (
     RECEIPTS,
+    TOKENIZER,
     InputEntry,
     InputRows,
     ShardEntry,
@@ -227,6 +230,20 @@ def tokenizer_entry(tokenizer: Tokenizer, boundary: Boundary, round_trip: str = 
     return TokenizerEntry(*facts, *edges, round_trip)
 
 
+def load_kept_tokenizer(store: StoreFiles, files: Sequence[FileEntry]) -> Tokenizer:
+    """Load the tokenizer kept with a store, local or remote."""
+    from packline.encoders.tokenizer import load_tokenizer
+
+    if store.is_local:
+        return load_tokenizer(str(store.folder / TOKENIZER))
+    with tempfile.TemporaryDirectory(prefix="packline-") as folder:
+        inner = Path(folder) / TOKENIZER
+        inner.mkdir()
+        for entry in files:
+            (Path(folder) / entry.name).write_bytes(store.read(entry))
+        return load_tokenizer(str(inner))
+
+
 def assemble(
     receipts: Iterable[Receipt],
     *,
@@ -281,6 +298,53 @@ def _unit_entry(
     entry = next(files)
     assert entry.name == f"{RECEIPTS}/{unit}.json", (entry.name, unit)
     return UnitEntry(unit, source, entry, rejects)
+
+
+Slice = tuple[int, int]
+"""Number of a slice, from 0, and the number of slices."""
+WHOLE: Slice = (0, 1)
+
+
+class StoreUnit(NamedTuple):
+    """Shards, receipt and rejects of one unit of a store, or the receipt of one stream."""
+
+    name: str
+    source: str
+    shards: tuple[ShardEntry, ...]
+    receipt: FileEntry | None
+    """None if the table of units does not list it."""
+    rejects: tuple[FileEntry, ...]
+
+    @property
+    def files(self) -> list[FileEntry]:
+        """All its files but the receipt."""
+        return [*(file for shard in self.shards for file in shard.files), *self.rejects]
+
+
+def units_of(manifest: Manifest, slice: Slice = WHOLE) -> Iterator[StoreUnit]:
+    """Units in the order of their first shards, then those without a shard.
+
+    Args:
+        slice: only every n-th unit. All slices together have each unit once.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    shards, units = manifest.shards, manifest.units
+    names = pa.concat_tables([shards.table.select(["unit"]), units.table.select(["unit"])])["unit"].unique()
+    names = names.take(pa.array(range(slice[0], len(names), slice[1]), pa.int64()))
+    owners = pc.index_in(shards.table["unit"], names)
+    order = pc.sort_indices(owners)[: len(owners) - owners.null_count]  # stable, null at the end
+    counts = np.bincount(owners.drop_null().to_numpy(), minlength=len(names)).tolist()
+    table = shards.table.take(order)
+    rows = zip(table["source"].to_pylist(), ShardRows(table), strict=True)
+    places = pc.index_in(names, units.table["unit"]).to_pylist()
+    for name, place, count in zip(names.to_pylist(), places, counts, strict=True):
+        own = list(islice(rows, count))
+        listed = None if place is None else units[place]
+        source = own[0][0] if own or listed is None else listed.source
+        receipt, rejects = (None, ()) if listed is None else (listed.receipt, listed.rejects)
+        yield StoreUnit(name, source, tuple(shard for _, shard in own), receipt, rejects)
 
 
 def join_checksums(checksums: Sequence[str]) -> str:

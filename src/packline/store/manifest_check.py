@@ -16,7 +16,7 @@ import msgspec
 from packline.errors import CorruptStore, RecipeError, StoreError, StoreNotFound
 from packline.fingerprint import NotWhole, unseal
 from packline.recipe import SPLITS
-from packline.storage.publication import EXPORT_BEGUN, WORK, unfinished_export
+from packline.storage.results import EXPORT_BEGUN, WORK, unfinished_export
 from packline.store.files import StoreFiles, reading, store_files
 from packline.store.ledger import source_names
 from packline.store.manifest import FORMAT_VERSION, MANIFEST, READABLE, TABLES, Manifest, Totals, count_totals

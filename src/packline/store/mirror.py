@@ -20,11 +20,9 @@ from packline.fingerprint import hash_bytes
 from packline.storage.cache import Cache, CacheMemory, TemporaryCache
 from packline.storage.places import HUB
 from packline.store.fetching import Fetcher, Request, Traffic, missing
-from packline.store.files import HINT, FileEntry, StoreFiles, check_size
-from packline.store.paths import CacheSettings
-from packline.store.pieces import ATTEMPTS, Held, Ranges, RemotePieces
-from packline.store.remote_file import RemoteFile
-from packline.store.sums import BLOCK_BYTES, split_sums
+from packline.store.files import HINT, CacheSettings, FileEntry, StoreFiles, check_size
+from packline.store.pieces import ATTEMPTS, Held, Ranges, RemoteFile, RemotePieces
+from packline.store.shard import BLOCK_BYTES, split_sums
 from packline.store.tables import SHARD_FILES, ShardEntry
 
 if TYPE_CHECKING:

@@ -21,6 +21,7 @@ from packline.errors import CorruptStore, StoreError
 from packline.ragged import distinct_values, offsets_of
 from packline.store.files import (
     HINT,
+    CacheSettings,
     FileEntry,
     StoreFiles,
     check_size,
@@ -31,7 +32,6 @@ from packline.store.files import (
 from packline.store.ledger import source_names
 from packline.store.manifest import Manifest
 from packline.store.manifest_check import read_manifest
-from packline.store.paths import CacheSettings
 from packline.store.provenance import Provenance
 from packline.store.shard import Shard, index_size
 from packline.store.tables import TOKENIZER, ShardRows

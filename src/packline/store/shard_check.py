@@ -20,8 +20,7 @@ from packline.store.files import FileEntry, StoreFiles, reading
 from packline.store.ledger import Ledger, MaskCounts
 from packline.store.provenance import ProvenanceFile
 from packline.store.report import Findings
-from packline.store.shard import Index
-from packline.store.sums import BlockSums, block_ranges, count_blocks, split_sums
+from packline.store.shard import BlockSums, Index, block_ranges, count_blocks, split_sums
 from packline.store.tables import ShardEntry
 
 BLOCK_BYTES = 1 << 20

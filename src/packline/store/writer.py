@@ -23,8 +23,7 @@ from packline.ragged import Ragged
 from packline.sources.batch import Batch, Reject
 from packline.store.files import FileEntry
 from packline.store.provenance import CarriedTypes, documents_schema
-from packline.store.shard import write_index
-from packline.store.sums import BlockSums
+from packline.store.shard import BlockSums, write_index
 from packline.store.tables import ShardEntry
 
 ROW_GROUP = 1 << 16

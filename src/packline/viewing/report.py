@@ -19,7 +19,7 @@ from packline.encoders.tokenizer import Tokenizer, load_tokenizer
 from packline.errors import RecipeError, StoreError, refuse_unknown_names
 from packline.packing.options import Packing, RowOptions
 from packline.packing.rows import Rows
-from packline.store.kept_tokenizer import load_kept_tokenizer
+from packline.store.manifest import load_kept_tokenizer
 from packline.store.reader import StoreReader, shard_labels
 from packline.viewing.analysis import Analysis, analyze
 from packline.viewing.columns import column_table, count_columns

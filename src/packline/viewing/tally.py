@@ -27,7 +27,7 @@ from packline.jobs.machines import On
 from packline.jobs.plan import Unit
 from packline.ragged import offsets_of
 from packline.sources.reader import Span
-from packline.store.paths import CacheSettings
+from packline.store.files import CacheSettings
 from packline.store.reader import StoreReader
 from packline.viewing.duplicates import HashFiles
 from packline.viewing.suspicious import REASONS, SHORTEST, judge_document, screen

@@ -28,8 +28,7 @@ from packline.errors import TokenizerError
 from packline.packing.layout import IGNORED
 from packline.packing.rows import Rows
 from packline.store.files import FileEntry, StoreFiles
-from packline.store.kept_tokenizer import load_kept_tokenizer
-from packline.store.manifest import TokenizerEntry
+from packline.store.manifest import TokenizerEntry, load_kept_tokenizer
 from packline.store.provenance import Provenance
 from packline.store.reader import StoreReader, document_number, provenance_of
 from packline.viewing.columns import value_text

@@ -47,7 +47,7 @@ from packline.formats.pt import tensor_file
 from packline.recipe import Recipe
 from packline.storage.local import UNFINISHED, LocalFolder, disk_errors, sync_folder
 from packline.storage.places import refuse_remote
-from packline.storage.publication import Publication
+from packline.storage.results import Publication
 from packline.vocabulary.texts import LANGUAGES, PASSAGES, TrainingTexts
 from packline.vocabulary.training import (
     MEMORY_BYTES,

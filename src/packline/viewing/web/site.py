@@ -26,7 +26,7 @@ from packline.loading.loader import Loader
 from packline.loading.trace import stores_of, trace_document
 from packline.packing.selection import Selection
 from packline.store.files import store_files
-from packline.store.kept_tokenizer import load_kept_tokenizer
+from packline.store.manifest import load_kept_tokenizer
 from packline.store.reader import StoreReader
 from packline.viewing.columns import ColumnBars, ColumnCounts, count_columns, measure_columns
 from packline.viewing.page import Form, Link, Note, Page, Value
