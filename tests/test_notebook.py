@@ -15,7 +15,7 @@ from packline.notebook import Notebook
 from packline.packing.row import Row
 from packline.packing.rows import Rows
 from packline.testing import make_store
-from packline.viewing import token_pages
+from packline.viewing import view
 
 SCRIPT = """
 import sys
@@ -24,14 +24,14 @@ store = packline.open(sys.argv[1])
 store.rows(4), store.documents[0]
 assert not [name for name in sys.modules if name.startswith("packline.viewing")]
 assert "notebook" in store._repr_html_()
-assert "packline.viewing.token_pages" in sys.modules
+assert "packline.viewing.view" in sys.modules
 """
 
 
 @pytest.mark.parametrize("kind", [Store, Rows, Row, Loader, Mixture])
 def test_every_value_for_notebooks_has_a_page(kind: type) -> None:
     assert issubclass(kind, Notebook)
-    assert token_pages.page_of.dispatch(kind) is not token_pages.page_of.dispatch(object)
+    assert view.page_of.dispatch(kind) is not view.page_of.dispatch(object)
 
 
 def test_a_value_without_a_page_is_refused() -> None:

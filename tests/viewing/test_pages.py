@@ -15,17 +15,15 @@ from packline.errors import StoreError
 from packline.facade import Store
 from packline.loading.loader import Loader
 from packline.packing.options import Packing
-from packline.viewing.batch_files import BatchFile
+from packline.viewing.batch_files import BatchFile, batch_page, learned_in
 from packline.viewing.describe import store_page
 from packline.viewing.page import KeyValues, Page, TokenStrip
-from packline.viewing.token_pages import (
-    batch_page,
+from packline.viewing.tokens import document_strip, row_strip
+from packline.viewing.view import (
     document_page,
-    learned_in,
     loader_page,
     row_page,
 )
-from packline.viewing.tokens import document_strip, row_strip
 
 
 @pytest.fixture(scope="module")

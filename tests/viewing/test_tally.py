@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from packline.errors import CorruptStore
 from packline.ragged import offsets_of
 from packline.viewing import tally
-from packline.viewing.duplicates import HashFiles
+from packline.viewing.suspicious import HashFiles
 from packline.viewing.tally import CLASSES, TokenTally, add_up, edge_of, measure_rates, rate_class
 
 V, EOD = 50, 0

@@ -35,8 +35,8 @@ from packline.recipe import load_recipe
 from packline.store.lookup import find_by_id, find_by_place
 from packline.store.reader import StoreReader
 from packline.viewing.describe import FIRST_TOKENS, group_table, length_table
+from packline.viewing.info import group_shards, measure_lengths
 from packline.viewing.page import KeyValues, Table
-from packline.viewing.store_counts import group_shards, measure_lengths
 from packline.viewing.text import duration, plural, size
 from packline.viewing.tokens import document_strip
 

@@ -23,8 +23,8 @@ from packline.toml import kind_of
 from packline.viewing.columns import count_columns
 from packline.viewing.describe import cheapest_facts, left_out_facts, packing_tables, store_page
 from packline.viewing.info import info as store_info
+from packline.viewing.info import measure_lengths
 from packline.viewing.page import Block, KeyValues, Note
-from packline.viewing.store_counts import measure_lengths
 from packline.viewing.text import plural, size
 
 _DOCUMENTS = DocumentArguments()

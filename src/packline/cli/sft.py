@@ -38,7 +38,7 @@ from packline.storage.places import is_remote
 from packline.store.manifest import split_warnings
 from packline.store.reader import StoreReader
 from packline.toml import refuse_toml
-from packline.viewing.store_counts import length_blocks
+from packline.viewing.info import length_blocks
 from packline.viewing.text import plural
 
 OF_CONVERSATIONS = {

@@ -13,12 +13,10 @@ from packline.cli.arguments import Count, DocumentArguments, Given, RowArguments
 from packline.cli.output import output
 from packline.errors import RecipeError
 from packline.formats.choice import option_name
-from packline.viewing.batch_files import SUFFIXES, read_batch
+from packline.viewing.batch_files import SUFFIXES, batch_page, read_batch
 from packline.viewing.html import write_page
-from packline.viewing.page import Page
-from packline.viewing.token_pages import batch_page
+from packline.viewing.page import Page, page_values
 from packline.viewing.tokens import MOST, Vocabulary
-from packline.viewing.values import page_values
 from packline.viewing.view import BATCH_TOKENS
 from packline.viewing.view import view as view_page
 

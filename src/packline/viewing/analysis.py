@@ -26,15 +26,14 @@ from packline.packing.selection import Selection
 from packline.packing.stats import PackingStats, compare_packings
 from packline.store.reader import StoreReader, provenance_of
 from packline.store.report import Findings
-from packline.viewing.duplicates import Duplicates, HashFiles, count_files, find_duplicates
-from packline.viewing.store_counts import (
+from packline.viewing.info import (
     DocumentLengths,
     Group,
     group_shards,
     measure_lengths,
     summarize_lengths,
 )
-from packline.viewing.suspicious import REASONS
+from packline.viewing.suspicious import REASONS, Duplicates, HashFiles, count_files, find_duplicates
 from packline.viewing.tally import (
     Counter,
     OnProgress,

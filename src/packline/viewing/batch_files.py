@@ -1,4 +1,4 @@
-"""Batches written by other tools, one file each: their tensors and which positions are padding.
+"""Batches written by other tools, one file each: tensors, which positions are padding, their tokens.
 
     .npz   input_tensor [B, L], target_tensor, attention_mask_tensor, lengths [B]  (chuk-mlx, packline export)
            the names input_ids, labels, attention_mask are accepted too
@@ -17,16 +17,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
 
 from packline.encoders.tokenizer import Tokenizer
-from packline.errors import CorruptStore, InputError, TokenizerError
+from packline.errors import CorruptStore, InputError, RecipeError, TokenizerError
 from packline.formats.pt import DAMAGE, read_tensor
 from packline.packing.layout import IGNORED
-from packline.viewing.page import Table
-from packline.viewing.text import size
+from packline.viewing.page import Block, KeyValues, Note, Page, Table
+from packline.viewing.text import plural, size
+from packline.viewing.tokens import Vocabulary, batch_strip
 
 KEYS = {
     "input": ("input_tensor", "input_ids"),
@@ -258,3 +260,76 @@ def summary_table(name: str, summaries: Sequence[TensorSummary]) -> Table:
         for one in summaries
     )
     return Table(name, head, rows, "lrrrrrrr")
+
+
+def batch_page(
+    batch: BatchFile,
+    vocabulary: Vocabulary | None,
+    tensors: tuple[str, ...],
+    *,
+    first: int = 0,
+    rows: int | None = None,
+    most: int = 512,
+) -> Page:
+    """Page of rows of a batch."""
+    count, seq_len = next(iter(batch.tensors.values())).shape
+    if not 0 <= first < max(count, 1):
+        raise RecipeError(f"row {first:,}: expected 0 to {count - 1:,}, the rows of {batch.name}")
+    wanted = range(first, count if rows is None else min(first + rows, count))
+    shown = _numbers(batch) if vocabulary is None else vocabulary
+    learned = learned_in(batch)
+    blocks: list[Block] = []
+    for name in tensors:
+        if name not in batch.tensors:
+            blocks.append(Note(f"No {name} tensor found in {batch.name}", "warning"))
+            continue
+        ids, real = batch.tensors[name], batch.real[name]
+        for row in wanted:
+            there = real[row] & (ids[row] != IGNORED)
+            strip = batch_strip(
+                shown,
+                np.where(there, ids[row], 0),
+                learned=learned[row] if name == "input" and learned is not None else None,
+                segment_ids=np.where(there, 0, -1),
+                caption=f"row {row:,}" if name == "input" else f"row {row:,}, {name}s",
+                most=most,
+            )
+            blocks.append(strip)
+    facts = (
+        ("rows", f"{count:,} of {plural(seq_len, 'token')}"),
+        ("tensors", ", ".join(f"{name} ({array.dtype.name})" for name, array in batch.tensors.items())),
+        ("tokenizer", vocabulary.name if vocabulary is not None else "none: ids are shown"),
+        ("padding by", batch.padding_source),
+    )
+    return Page(f"Batch {batch.name}", (KeyValues(facts), *blocks))
+
+
+def learned_in(batch: BatchFile) -> np.ndarray | None:
+    """Tokens that are learned, int8 `[B, L]` as `cells_of` takes it; None without targets."""
+    if "target" not in batch.tensors or "input" not in batch.tensors:
+        return None
+    has = batch.real["target"]
+    ids, targets = batch.tensors["input"], batch.tensors["target"]
+    if has.any() and (ids == targets)[has].all():
+        return has.astype(np.int8)
+    learned = np.full(has.shape, -1, np.int8)
+    learned[:, 1:] = has[:, :-1]
+    return learned
+
+
+class _Numbers(Sequence[bytes]):
+    """Ids as their own text, created on access: there may be any number of them."""
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, index: Any) -> Any:
+        return b"%d" % index
+
+
+def _numbers(batch: BatchFile) -> Vocabulary:
+    top = max(int(array.max(initial=0)) for array in batch.tensors.values())
+    return Vocabulary("ids", _Numbers(top + 1), {})

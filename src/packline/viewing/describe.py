@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from packline.store.tables import SHARD_FILES
 from packline.viewing.columns import ColumnCounts, column_table
+from packline.viewing.info import DocumentLengths, Group, group_shards
 from packline.viewing.page import (
     Bar,
     Block,
@@ -20,7 +21,6 @@ from packline.viewing.page import (
     bar_cells,
     table_of,
 )
-from packline.viewing.store_counts import DocumentLengths, Group, group_shards
 from packline.viewing.summaries import RATE, ledger_table
 from packline.viewing.text import percent, plural, scaled, short_name, size
 from packline.viewing.tokens import document_strip

@@ -9,10 +9,11 @@ harmless in one place, so code that describes a page need not escape.
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from packline.notebook import Notebook
 
@@ -287,3 +288,40 @@ def bar_cells(values: tuple[tuple[float, str], ...]) -> tuple[Bar, ...]:
     """Bars on one scale, of values and their labels."""
     top = max((value for value, _ in values), default=0.0) or 1.0
     return tuple(Bar(shown, value / top) for value, shown in values)
+
+
+def page_values(page: Page) -> dict[str, Any]:
+    """A page as values for `packline view --json` and the viewer: its facts, tables, and strips of cells."""
+    blocks = list(page.flat_blocks())
+    return {
+        "title": page.title,
+        "summary": page.summary,
+        "warnings": list(page.warnings),
+        "facts": {
+            name: value
+            for block in blocks
+            if isinstance(block, KeyValues)
+            for name, value in block.rows
+            if isinstance(value, str)
+        },
+        "tables": [
+            {
+                "caption": one.caption,
+                "head": one.head_texts,
+                "rows": [list(map(value_shown, row)) for row in one.rows],
+            }
+            for one in blocks
+            if isinstance(one, Table)
+        ],
+        "strips": [_strip_values(block) for block in blocks if isinstance(block, TokenStrip)],
+    }
+
+
+def _strip_values(strip: TokenStrip) -> dict[str, Any]:
+    cells = [dataclasses.asdict(cell) | {"data": cell.data.hex()} for cell in strip.cells]
+    return {
+        "caption": strip.caption,
+        "more": strip.more,
+        "origins": [dataclasses.asdict(origin) for origin in strip.origins],
+        "cells": [{name: value for name, value in cell.items() if name != "mark"} for cell in cells],
+    }

@@ -29,8 +29,7 @@ from packline.ragged import offsets_of
 from packline.sources.reader import Span
 from packline.store.files import CacheSettings
 from packline.store.reader import StoreReader
-from packline.viewing.duplicates import HashFiles
-from packline.viewing.suspicious import REASONS, SHORTEST, judge_document, screen
+from packline.viewing.suspicious import REASONS, SHORTEST, HashFiles, judge_document, screen
 
 BLOCK_TOKENS = 1 << 20
 COUNTED_TOKENS = 1 << 18

@@ -10,7 +10,7 @@ from tests.viewing.browser.harness import PAGES, SCHEMES, Chrome, Scheme, axe, f
 from packline.facade import Store
 from packline.viewing.describe import store_page
 from packline.viewing.html import render_file
-from packline.viewing.token_pages import document_page, row_page
+from packline.viewing.view import document_page, row_page
 
 BOUNDARY = 1.2
 """Least contrast of neighboring grounds."""

@@ -19,7 +19,7 @@ from packline.facade import Store
 from packline.viewing.describe import store_page
 from packline.viewing.html import render_file, render_notebook
 from packline.viewing.page import Cell, CopyText, DocumentOrigin, Form, Links, Note, Page, TokenStrip
-from packline.viewing.token_pages import document_page, row_page, rows_page
+from packline.viewing.view import document_page, row_page, rows_page
 
 ACTIVE = [
     text for text in TEXTS if any(mark in text.lower() for mark in ("<script", "<img", "<svg", "<iframe"))

@@ -26,9 +26,8 @@ from starlette.routing import Route
 
 from packline.errors import CorruptStore, PacklineError, RecipeError, StoreError
 from packline.viewing.html import Assets, macro, read_static, render_file, style
-from packline.viewing.page import Block, CopyText, Link, Links, Note, Page, Table
-from packline.viewing.values import page_values
-from packline.viewing.web import document, documents, finding, pages, rows, run, tokenizers
+from packline.viewing.page import Block, CopyText, Link, Links, Note, Page, Table, page_values
+from packline.viewing.web import documents, finding, pages, rows, run, tokenizers
 from packline.viewing.web.pages import ALL, PAGE_ITEMS, default_seq_len
 from packline.viewing.web.serving import Guard
 from packline.viewing.web.site import InvalidForm, Moved, Site, View, address, choice, number
@@ -92,7 +91,7 @@ def make_site_app(
         route("/documents", lambda view, _: documents.documents_table(view)),
         route(
             "/document/{number}",
-            lambda view, request: document.document(view, _path_number(request, "document")),
+            lambda view, request: documents.document(view, _path_number(request, "document")),
         ),
         route("/rows", lambda view, _: rows.rows(view)),
         route("/row/{number}", lambda view, request: rows.row(view, _path_number(request, "row"))),

@@ -27,7 +27,7 @@ from packline.viewing.page import (
     choice_field,
 )
 from packline.viewing.text import duration, plural, whole_characters
-from packline.viewing.token_pages import SHOWN_CHARACTERS, plain_bytes
+from packline.viewing.view import SHOWN_CHARACTERS, plain_bytes
 from packline.viewing.web.pages import store_field
 from packline.viewing.web.search import MOST_IDS, Found, Hit, Part, find_tokens
 from packline.viewing.web.site import InvalidForm, Moved, View, choice, number

@@ -27,8 +27,8 @@ from packline.viewing.page import (
     choice_field,
 )
 from packline.viewing.text import plural
-from packline.viewing.token_pages import beginning, row_panel
 from packline.viewing.tokens import row_strip
+from packline.viewing.view import beginning, row_panel
 from packline.viewing.web.choosing import open_rows
 from packline.viewing.web.documents import Params, choice_fields, chosen_documents
 from packline.viewing.web.pages import (

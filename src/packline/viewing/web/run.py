@@ -20,7 +20,7 @@ from packline.viewing.page import (
     choice_field,
 )
 from packline.viewing.text import percent, plural, scaled
-from packline.viewing.token_pages import row_panel
+from packline.viewing.view import row_panel
 from packline.viewing.web.documents import Params
 from packline.viewing.web.pages import neighbors
 from packline.viewing.web.rows import ROWS_OF_BATCH, TOKENS_OF_ROW, batch_blocks, view_of

@@ -29,8 +29,8 @@ from packline.store.files import store_files
 from packline.store.manifest import load_kept_tokenizer
 from packline.store.reader import StoreReader
 from packline.viewing.columns import ColumnBars, ColumnCounts, count_columns, measure_columns
+from packline.viewing.info import DocumentLengths, Group, group_shards, measure_lengths
 from packline.viewing.page import Form, Link, Note, Page, Value
-from packline.viewing.store_counts import DocumentLengths, Group, group_shards, measure_lengths
 from packline.viewing.text import short_name
 from packline.viewing.tokens import Vocabulary
 from packline.viewing.web.choosing import bars_of

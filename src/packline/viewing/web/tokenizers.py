@@ -26,9 +26,9 @@ from packline.viewing.page import (
     choice_field,
 )
 from packline.viewing.text import plural
-from packline.viewing.token_pages import plain_bytes
 from packline.viewing.tokens import cells_of
 from packline.viewing.turns import with_turns
+from packline.viewing.view import plain_bytes
 from packline.viewing.web.pages import store_field
 from packline.viewing.web.site import SiteTokenizer, View, choice, number
 

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from packline.testing import StoreShape, store_shapes
-from packline.viewing import store_counts
-from packline.viewing.store_counts import measure_lengths, summarize_lengths
+from packline.viewing import info
+from packline.viewing.info import measure_lengths, summarize_lengths
 
 BLOCKS = st.lists(
     st.lists(
@@ -26,7 +26,7 @@ def test_quantiles_are_those_of_all_lengths_however_they_are_cut(blocks: list[li
     lengths = np.sort(np.concatenate(blocks))
     found = summarize_lengths(np.array(block, np.int32) for block in blocks)
     for value, share in ((found.shortest, 0.0), (found.median, 0.5), (found.p90, 0.9), (found.p99, 0.99)):
-        assert value == min(lengths[int(share * len(lengths))], store_counts.LONGEST_COUNTED)
+        assert value == min(lengths[int(share * len(lengths))], info.LONGEST_COUNTED)
     assert found.longest == lengths[-1]
     assert found.mean == pytest.approx(lengths.mean())
     assert sum(found.histogram) == len(lengths)
@@ -38,6 +38,6 @@ def test_quantiles_are_those_of_all_lengths_however_they_are_cut(blocks: list[li
 @given(store_shapes(), st.integers(1, 20))
 def test_lengths_of_a_store_are_those_of_its_documents(shape: StoreShape, block: int) -> None:
     with shape.opened() as store, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(store_counts, "BLOCK", block)
+        patch.setattr(info, "BLOCK", block)
         lengths = np.array([len(tokens) for tokens in store.documents])
         assert measure_lengths(store) == summarize_lengths(iter([lengths]))
