@@ -21,8 +21,7 @@ from packline.chat.tasks import Lettered, read_lettered
 from packline.encoders.encoder import Encoder
 from packline.encoders.tokenizer import Tokenizer, load_tokenizer
 from packline.errors import InputError, RecipeError, TokenizerError
-from packline.evals.chat_evals import chat_task, find_ask
-from packline.evals.making import EvalsSettings, make_chat
+from packline.evals.making import EvalsSettings, chat_task, find_ask, make_chat
 
 
 @pytest.fixture(scope="session")

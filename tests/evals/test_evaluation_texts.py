@@ -14,7 +14,7 @@ from tests.evals.test_chat_evals import chat_json, mmlu_hub
 from tests.evals.test_core import CHOICES, GOES_ON, SCHEMAS, write_bundle
 
 from packline.errors import InputError
-from packline.evals.evaluation_texts import read_evaluations, record_text
+from packline.evals.contamination import read_evaluations, record_text
 from packline.evals.making import EvalsSettings, make_chat, make_core
 from packline.evals.task import EvaluationText
 

@@ -24,7 +24,7 @@ from packline.formats.export_record import ExportIdentity, ExportRecord, read_re
 from packline.formats.opening import find_format
 from packline.formats.staging import PartReceipt, Staging
 from packline.formats.types import ExportPart
-from packline.hub.pushable import read_pushable
+from packline.hub.repository import read_pushable
 from packline.jobs.folder import StoreFolder
 from packline.packing.options import ExportChoice
 from packline.store.files import FileEntry

@@ -17,7 +17,7 @@ import packline
 from packline.facade import Store
 from packline.hub.card import escape_markdown, make_card, split_card
 from packline.hub.push import push
-from packline.hub.pushable import read_pushable
+from packline.hub.repository import read_pushable
 from packline.viewing.text import visible
 
 PLACE = "hf://datasets/org/tokens"

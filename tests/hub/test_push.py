@@ -17,7 +17,7 @@ from tests.hub.loopback import OTHER, READ, WRITE, LoopbackHub
 from packline.errors import CorruptStore, HubError, RecipeError, StoreError
 from packline.hub.pull import pull
 from packline.hub.push import push
-from packline.hub.pushable import repository_paths
+from packline.hub.repository import repository_paths
 from packline.storage.hub_inputs import local_name
 from packline.store.manifest import MANIFEST, to_json
 from packline.testing import make_store
@@ -248,7 +248,7 @@ def test_an_absent_network_is_reported_at_once(
 def test_many_files_get_folders_which_a_pull_leaves_out(
     hub: LoopbackHub, store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("packline.hub.pushable.repository_paths", lambda names: repository_paths(names, 3))
+    monkeypatch.setattr("packline.hub.repository.repository_paths", lambda names: repository_paths(names, 3))
     push(store, PLACE)
     paths = set(hub.files(NAME))
     assert of_store(hub.files(NAME)) == content(store)

@@ -12,7 +12,7 @@ from tests.hub.test_push import PLACE
 import packline
 from packline.errors import StoreError
 from packline.hub.push import push
-from packline.hub.pushable import repository_paths
+from packline.hub.repository import repository_paths
 from packline.testing import make_store
 
 
@@ -45,7 +45,7 @@ def test_a_pinned_store_stays_the_same(hub: LoopbackHub, store: Path, tmp_path: 
 
 
 def test_numbered_folders_are_found(hub: LoopbackHub, store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("packline.hub.pushable.repository_paths", lambda names: repository_paths(names, 3))
+    monkeypatch.setattr("packline.hub.repository.repository_paths", lambda names: repository_paths(names, 3))
     push(store, PLACE)
     there = packline.open(PLACE, cache=False)
     assert [one.tolist() for one in there.documents] == documents(store)

@@ -15,8 +15,8 @@ from tests.conftest import python_sources
 from packline.encoders.tokenizer import load_tokenizer
 from packline.errors import InputError
 from packline.recipe import Recipe, Source
-from packline.vocabulary import check
-from packline.vocabulary.check import CheckReport, inspect_tokenizer, read_model_config
+from packline.vocabulary import evaluating
+from packline.vocabulary.evaluating import CheckReport, inspect_tokenizer, read_model_config
 from packline.vocabulary.trained_folder import train_folder
 
 Edit = Callable[[dict[str, Any]], None]
@@ -34,8 +34,8 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """A check without the engines, which take most of its time."""
-    monkeypatch.setattr(check, "_engine_findings", lambda reference: [])
-    monkeypatch.setattr(check, "_round_trip", lambda reference: [])
+    monkeypatch.setattr(evaluating, "_engine_findings", lambda reference: [])
+    monkeypatch.setattr(evaluating, "_round_trip", lambda reference: [])
 
 
 def edited(sound: Path, out: Path, file: str, edit: Edit) -> Path:

@@ -190,7 +190,7 @@ def check(
     ] = None,
 ) -> int:
     """Check a tokenizer: ids, special tokens, round trip, engines, and the model's embedding."""
-    from packline.vocabulary.check import inspect_tokenizer
+    from packline.vocabulary.evaluating import inspect_tokenizer
 
     report = inspect_tokenizer(name, model)
     rows: list[Line] = [

@@ -26,7 +26,7 @@ from __future__ import annotations
 import io
 import json
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeAlias
@@ -67,6 +67,12 @@ class EvaluationText(msgspec.Struct, frozen=True):
     number: int
     """Number in its file, or among all CSV files of a folder, from 0."""
     text: str
+
+
+def texts_of(label: str, questions: Sequence[Any], delimiter: str = " ") -> list[EvaluationText]:
+    """Texts of questions, each with its right answer."""
+    answers = (question.answered(delimiter) for question in questions)
+    return [EvaluationText(label, number, text) for number, text in enumerate(answers)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ import yaml  # type: ignore[import-untyped]
 from markupsafe import Markup
 
 from packline.formats.export_record import ExportRecord
-from packline.hub.pushable import Pushable, without_credentials
+from packline.hub.repository import Pushable, without_credentials
 from packline.recipe import Recipe, Source
 from packline.store.ledger import losses
 from packline.store.manifest import Manifest

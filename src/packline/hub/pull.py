@@ -21,13 +21,26 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from packline.errors import CorruptStore, HubError, StoreError, refuse_unknown_names
-from packline.hub.pushable import CARD, PULLED, RECORDS, Kind, pushable_kind, read_pushable
-from packline.hub.repository import DOWNLOADS, Repository, parse_repository, same_bytes, with_patience
+from packline.formats.export_record import read_record
+from packline.hub.repository import (
+    CARD,
+    DOWNLOADS,
+    PULLED,
+    RECORDS,
+    Kind,
+    Repository,
+    parse_repository,
+    pushable_kind,
+    read_pushable,
+    same_bytes,
+    with_patience,
+)
 from packline.storage.hub_inputs import address, local_name
 from packline.storage.local import LocalFolder
 from packline.storage.places import is_hidden
 from packline.storage.results import WORK, Publication
 from packline.store.files import FileEntry, StoreFiles
+from packline.store.manifest_check import read_manifest
 from packline.store.report import Findings
 from packline.store.shard_check import check_file
 from packline.store.tables import INPUTS, SHARDS, UNITS
@@ -232,9 +245,6 @@ class _Pull:
 
 def _listed(folder: Path, kind: Kind) -> dict[str, FileEntry]:
     """Entries of a store's manifest, or of an export's record, by name."""
-    from packline.formats.export_record import read_record
-    from packline.store.manifest_check import read_manifest
-
     if kind == "store":
         return {entry.name: entry for entry in read_manifest(folder).files()}
     record = read_record(folder)

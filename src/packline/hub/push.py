@@ -18,8 +18,17 @@ import msgspec
 
 from packline.errors import CorruptStore, HubError, StoreError, refuse_unknown_names
 from packline.hub.card import make_card
-from packline.hub.pushable import CARD, Pushable, belongs_to_store, pushable_kind, read_pushable
-from packline.hub.repository import Repository, parse_repository, same_bytes, with_patience
+from packline.hub.repository import (
+    CARD,
+    Pushable,
+    Repository,
+    belongs_to_store,
+    parse_repository,
+    pushable_kind,
+    read_pushable,
+    same_bytes,
+    with_patience,
+)
 from packline.storage.hub_inputs import address
 from packline.storage.places import is_remote, without_secrets
 from packline.store.files import StoreFiles
