@@ -5,13 +5,16 @@ from __future__ import annotations
 import hashlib
 import io
 import threading
+from pathlib import Path
 
 import pytest
+import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
 
 from packline.errors import InputChanged, InputError
-from packline.storage import ranged_file
+from packline.storage import inputs, ranged_file
+from packline.storage.inputs import hash_range
 from packline.storage.ranged_file import RangedFile
 from packline.storage.requests import map_in_threads
 
@@ -118,3 +121,15 @@ def test_the_error_of_a_request_reaches_its_reader() -> None:
 @given(st.lists(st.integers(), max_size=50), st.integers(1, 4))
 def test_threads_keep_the_order(values: list[int], threads: int) -> None:
     assert list(map_in_threads(lambda value: -value, values, threads, "test")) == [-value for value in values]
+
+
+def test_the_checksum_of_a_range_is_that_of_its_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(inputs, "READ_BYTES", 2)
+    path, data = tmp_path / "data", b"abcdefg"
+    path.write_bytes(data)
+    for start, stop in ((0, 7), (1, 6), (2, 4), (3, 3)):
+        assert hash_range(str(path), start, stop) == xxhash.xxh3_128_hexdigest(data[start:stop])
+    with pytest.raises(InputChanged, match="expected 9 bytes, found 7"):
+        hash_range(str(path), 1, 9)

@@ -113,13 +113,6 @@ def test_a_manifest_that_no_build_writes_is_refused(store: Path, what: str) -> N
     assert not report.ok and said in str(report.problems[0])
 
 
-def test_nesting_without_an_end_is_refused(store: Path) -> None:
-    (store / "manifest.json").write_bytes(b'{"recipe":' + b"[" * 200_000)
-    with pytest.raises(CorruptStore, match="is damaged"):
-        packline.open(store)
-    assert not verify(store).ok
-
-
 @pytest.mark.parametrize("name", ["manifest.json", f"{NAME}.bin", f"{NAME}.idx", f"{NAME}.docs.parquet"])
 @pytest.mark.parametrize("kind", ["link", "dangling", "pipe", "folder"])
 def test_what_is_no_file_of_the_store_is_not_opened(store: Path, name: str, kind: str) -> None:

@@ -18,8 +18,7 @@ from hypothesis import strategies as st
 from packline.ragged import Ragged, dtype_for, offsets_of
 from packline.sources.batch import Batch, Reject, Texts
 from packline.store import writer as writer_module
-from packline.store.files import map_file
-from packline.store.provenance import CarriedTypes, ProvenanceFile, carried_columns
+from packline.store.provenance import CarriedTypes, carried_columns
 from packline.store.tables import ShardEntry
 from packline.store.writer import RejectEntry, RejectsWriter, ShardWriter
 
@@ -89,23 +88,6 @@ def test_bytes_and_row_groups_depend_on_the_documents_alone(
             urls = file.read_row_group(group, ["url"])["url"].to_pylist()
             assert len(urls) <= row_group
             assert len(urls) == 1 or sum(len(url or "") for url in urls) <= group_bytes
-
-
-def test_values_beyond_a_dictionary_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(writer_module, "DICTIONARY_BYTES", 64)
-    writer = ShardWriter(tmp_path, "train-0", "train", "books", "fiction", dtype_for(60_000), carried=CARRIED)
-    files = [f"folder/{place:030d}.jsonl" for place in range(COUNT)]
-    for place, file in enumerate(files):
-        batch = Batch(0, Texts.of(["x"]), np.array([place], np.int64), [f"id-{place}"])
-        batch.columns = pa.record_batch({"url": pa.array([file]), "n": pa.array([place], pa.int64())})
-        writer.write(WHOLE.take(np.array([place])), batch, file, batch.texts.hashes())
-    entry = writer.close()
-    docs = next(one for one in entry.files if one.name.endswith("docs.parquet"))
-    file_of_all = ProvenanceFile(docs.name, entry, docs, map_file(tmp_path / docs.name))
-    table = pa.concat_tables([table for _, table in file_of_all.groups()])
-    assert table["file"].to_pylist() == table["url"].to_pylist() == files
-    assert table["id"].to_pylist() == [f"id-{place}" for place in range(COUNT)]
-    assert table["label"].to_pylist() == ["fiction"] * COUNT
 
 
 def test_rejects_are_kept_verbatim(tmp_path: Path) -> None:

@@ -73,11 +73,6 @@ def obstore() -> Any:
     return obstore
 
 
-def upload_seconds(size: int) -> int:
-    """Longest time of an upload by its size, in steps, so that few clients are needed."""
-    return 1 << (size // SLOWEST_BYTES + 31).bit_length()
-
-
 def is_web(uri: str) -> bool:
     """True for http and https."""
     return uri.startswith(("http://", "https://"))
@@ -94,7 +89,9 @@ class Clients:
     def client(self, size: int | None = None) -> Any:
         """Client for an upload of `size` bytes, or for reading and listing."""
         obstore()
-        seconds = READ_SECONDS if size is None else upload_seconds(size)
+        seconds = READ_SECONDS
+        if size is not None:  # in steps, so that few clients are needed
+            seconds = 1 << (size // SLOWEST_BYTES + 31).bit_length()
         if self._process != os.getpid():
             self._clients, self._process = {}, os.getpid()
         if seconds not in self._clients:

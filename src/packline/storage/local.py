@@ -126,9 +126,11 @@ class LocalFolder(Storage):
 
     def facts(self, name: str) -> FileFacts | None:
         try:
-            return FileFacts(name, *_size_and_etag(os.stat(self.path / name)))
+            found = os.stat(self.path / name)
         except (FileNotFoundError, NotADirectoryError):
             return None
+        etag = f"{found.st_mtime_ns:x}-{found.st_ino:x}-{found.st_size:x}"
+        return FileFacts(name, found.st_size, etag)
 
     def walk(self, folder: str = "") -> Iterator[FileFacts]:
         try:
@@ -197,10 +199,6 @@ class LocalFolder(Storage):
                 folders.add(path.parent)
         for folder in folders:
             sync_folder(folder)
-
-
-def _size_and_etag(status: os.stat_result) -> tuple[int, str]:
-    return status.st_size, f"{status.st_mtime_ns:x}-{status.st_ino:x}-{status.st_size:x}"
 
 
 def _create(path: Path, data: bytes) -> bool:

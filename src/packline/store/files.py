@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from packline.storage.cache import Cache
     from packline.store.fetching import Traffic
     from packline.store.manifest import Manifest
+    from packline.store.pieces import Ranges
     from packline.store.shard import Shard
 
 
@@ -148,7 +149,9 @@ def content_problem(entry: FileEntry, data: bytes | memoryview) -> str:
     return ""
 
 
-def map_array(path: Path, dtype: np.dtype, shape: tuple[int, ...], *, holds: str, of: str) -> np.ndarray:
+def map_array(
+    path: Path, dtype: np.dtype, shape: tuple[int, ...], *, holds: str, of: str = "another store"
+) -> np.ndarray:
     """Map a file of numbers, read-only."""
     import numpy as np
 
@@ -157,7 +160,7 @@ def map_array(path: Path, dtype: np.dtype, shape: tuple[int, ...], *, holds: str
     return whole.view(dtype).reshape(shape) if len(whole) else np.empty(shape, dtype)
 
 
-def check_size(path: Path | str, expected: int, found: int, *, holds: str, of: str) -> None:
+def check_size(path: Path | str, expected: int, found: int, *, holds: str, of: str = "another store") -> None:
     """Refuse a file of another size; see `map_array`."""
     if found != expected:
         raise CorruptStore(
@@ -166,20 +169,7 @@ def check_size(path: Path | str, expected: int, found: int, *, holds: str, of: s
         )
 
 
-class RemoteNumbers(Protocol):
-    """Numbers of a remote file, of which ranges are fetched, and compared with checksums on arrival."""
-
-    def __len__(self) -> int: ...
-
-    def __getitem__(self, where: slice) -> np.ndarray: ...
-
-    def item(self, place: int) -> int: ...
-
-    def bring(self, ranges: Sequence[tuple[int, int]], *, wait: bool) -> None:
-        """Fetch ranges at once, before they are read; without waiting, for a later use."""
-
-
-NumberRanges: TypeAlias = "np.ndarray | RemoteNumbers"
+NumberRanges: TypeAlias = "np.ndarray | Ranges"
 """Numbers of a file that are read in ranges: an array, if they are all here."""
 
 
@@ -280,7 +270,7 @@ class StoreFiles:
             count: how many the file holds, and nothing else.
             holds: the contents that determine its size, for the error.
         """
-        return map_array(self.folder / file.name, dtype, (count,), holds=holds, of="another store")
+        return map_array(self.folder / file.name, dtype, (count,), holds=holds)
 
     def bring(self, files: Sequence[FileEntry]) -> None:
         """Bring several files at once that are read soon; nothing where they are here."""

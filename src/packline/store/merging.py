@@ -80,14 +80,10 @@ def _differences(one: Manifest, other: Manifest) -> Iterator[str]:
             yield f"{name} of the tokenizer: {mine!r} and {theirs!r}"
     if one.dtype != other.dtype:
         yield f"dtype: {one.dtype} and {other.dtype}"
-    mine, theirs = (_common_settings(manifest.recipe) for manifest in (one, other))
+    settings: Iterator[dict[str, Any]] = (msgspec.to_builtins(manifest.recipe) for manifest in (one, other))
+    mine, theirs = ({name: value for name, value in each.items() if name not in OWN} for each in settings)
     for line in recipe_difference(mine, theirs):
         yield line.replace(" -> ", " and ")
-
-
-def _common_settings(recipe: Recipe) -> dict[str, Any]:
-    found: dict[str, Any] = msgspec.to_builtins(recipe)
-    return {name: value for name, value in found.items() if name not in OWN}
 
 
 def _refuse_whole_settings(path: Path | str, recipe: Recipe) -> None:

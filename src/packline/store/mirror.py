@@ -43,15 +43,6 @@ IN_FLIGHT = 16
 """Requests of one file that are made before the first is waited for."""
 
 
-def _fixed(place: str) -> str:
-    """A place whose files do not change: of a repository on the hub, one commit."""
-    if not place.startswith(HUB):
-        return place
-    from packline.storage.hub_inputs import pinned
-
-    return pinned(place)
-
-
 class Mirror(StoreFiles):
     """A store in an object store; see `StoreFiles`."""
 
@@ -62,7 +53,11 @@ class Mirror(StoreFiles):
     def __init__(
         self, place: str, settings: CacheSettings, manifest: Manifest | None = None, as_it_is: bool = False
     ) -> None:
-        self.place = _fixed(place)
+        if place.startswith(HUB):
+            from packline.storage.hub_inputs import pinned
+
+            place = pinned(place)  # to the commit that its revision is now: what does not change
+        self.place = place
         self.settings, self._as_it_is = settings, as_it_is
         self.cache: Cache = TemporaryCache(FRESH_BYTES) if as_it_is else settings.open()
         self.room = 0 if as_it_is else self.cache.most
@@ -122,7 +117,7 @@ class Mirror(StoreFiles):
         self, file: FileEntry, dtype: np.dtype, count: int, holds: str, *, whole: bool
     ) -> np.ndarray | Ranges:
         expected = count * dtype.itemsize  # what arrives is compared with the entry
-        check_size(self.path(file.name), expected, file.bytes, holds=holds, of="another store")
+        check_size(self.path(file.name), expected, file.bytes, holds=holds)
         if whole:
             return self.map(file).view(dtype)
         if (found := self._ranges.get(file.name)) is None:

@@ -16,14 +16,15 @@ import numpy as np
 
 from packline.errors import CorruptStore
 from packline.recipe import ColumnType
-from packline.store.files import HINT, FileEntry, NumberRanges, RemoteNumbers, check_bytes, reading
+from packline.store.files import HINT, FileEntry, NumberRanges, check_bytes, reading
 from packline.store.tables import ShardEntry, check_schema
 
 CarriedTypes = tuple[tuple[str, ColumnType], ...]
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    import pyarrow.parquet as pq
+
+    from packline.store.pieces import Ranges
 
 
 @cache
@@ -60,21 +61,8 @@ def carried_columns(schema: pa.Schema) -> CarriedTypes:
     return tuple((name, kind) for name, kind in carried.items() if name not in fixed)
 
 
-def open_provenance_table(data: NumberRanges) -> pq.ParquetFile:
-    """Open a Parquet file from its bytes, uint8 `[N]`, without reading ahead in other threads."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    source: Any = (
-        pa.BufferReader(pa.py_buffer(data))
-        if isinstance(data, np.ndarray)
-        else pa.PythonFile(_RangedFile(data), mode="r")
-    )
-    return pq.ParquetFile(source, pre_buffer=False)
-
-
 class _RangedFile(io.RawIOBase):
-    def __init__(self, data: RemoteNumbers) -> None:
+    def __init__(self, data: Ranges) -> None:
         self._data, self._at = data, 0
 
     def readable(self) -> bool:
@@ -121,11 +109,17 @@ class ProvenanceFile:
     """
 
     def __init__(self, path: str, entry: ShardEntry, file: FileEntry, data: NumberRanges) -> None:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
         self.path, self._data = path, data
         if isinstance(data, np.ndarray):
             check_bytes(path, file, data.data)
+            source: Any = pa.BufferReader(pa.py_buffer(data))
+        else:
+            source = pa.PythonFile(_RangedFile(data), mode="r")
         with reading(path):
-            self._parquet = open_provenance_table(self._data)
+            self._parquet = pq.ParquetFile(source, pre_buffer=False)  # no reading ahead in other threads
             metadata = self._parquet.metadata
             schema = self._parquet.schema_arrow
             self.rows: list[int] = [

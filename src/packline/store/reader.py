@@ -293,7 +293,7 @@ def check_sizes(folder: Path, shards: ShardRows, dtype: np.dtype) -> None:
                 pass  # reported below
             path = Path(name + ending)
             holds = f"{counts[number]:,} {what}"
-            check_size(path, expected, stat_file(path).st_size, holds=holds, of="another store")
+            check_size(path, expected, stat_file(path).st_size, holds=holds)
 
 
 class ShardLabel(NamedTuple):

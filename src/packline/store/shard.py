@@ -281,7 +281,12 @@ class Shard:
         ends = np.cumsum(index.lengths, dtype=np.int64) * self.itemsize
         right = (index.offsets == ends - index.lengths * np.int64(self.itemsize)) & (index.lengths > 0)
         if not right.all() or ends[-1:].sum() != self.entry.tokens * self.itemsize:
-            raise contradiction(self, None if right.all() else int(right.argmin()))
+            where = "" if right.all() else f" at document {int(right.argmin()):,}"
+            raise CorruptStore(
+                f"{index.path}{where}: expected an index whose lengths agree with its offsets, "
+                "found one in which they do not",
+                hint="packline verify shows which document; build the store again",
+            )
         return {
             "lengths": index.lengths,
             "offsets": index.offsets,
@@ -330,16 +335,6 @@ def bring_indexes(shards: Iterable[Shard]) -> None:
     todo = [shard for shard in shards if "offset_of" not in shard.__dict__ and len(shard)]
     if len(todo) > 1:
         todo[0].files.bring([shard.file("idx") for shard in todo])
-
-
-def contradiction(shard: Shard, document: int | None = None) -> CorruptStore:
-    """Error for an index whose lengths do not agree with its offsets."""
-    where = "" if document is None else f" at document {document:,}"
-    return CorruptStore(
-        f"{shard.path('idx')}{where}: expected an index whose lengths agree with its offsets, "
-        "found one in which they do not",
-        hint="packline verify shows which document; build the store again",
-    )
 
 
 def wrong_id(shard: Shard, vocab_size: int, place: int) -> CorruptStore:

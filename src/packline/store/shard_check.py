@@ -143,13 +143,6 @@ def check_shard(
     return counts if whole and index is not None else None
 
 
-def check_files_of_shard(files: StoreFiles, entry: ShardEntry, findings: Findings) -> None:
-    """Check sizes and checksums of a shard's files, not their contents."""
-    *others, sums_file = entry.files
-    for file, sums in zip(others, _read_sums(files, sums_file, entry, findings), strict=True):
-        check_file(files, file, findings, sums=sums)
-
-
 def _read_sums(
     files: StoreFiles, file: FileEntry, entry: ShardEntry, findings: Findings
 ) -> Sequence[np.ndarray | None]:

@@ -51,7 +51,7 @@ from packline.store.tables import INPUTS, RECEIPTS, REJECTS, SHARDS, TOKENIZER, 
 from packline.store.writer import RejectEntry
 
 
-def check_kept_tokenizer(store: StoreFiles, manifest: Manifest, findings: Findings) -> Tokenizer | None:
+def _check_kept_tokenizer(store: StoreFiles, manifest: Manifest, findings: Findings) -> Tokenizer | None:
     """Check the tokenizer kept with a store, and load it; None if it cannot be read."""
     entry = manifest.tokenizer
     whole = [check_file(store, file, findings) for file in manifest.tokenizer_files]
@@ -133,14 +133,14 @@ def verify(
     if manifest is None:
         return findings.report(None, time.perf_counter() - started)
     findings.expect(_bytes_of(manifest, slice), on_progress)
-    tokenizer = check_kept_tokenizer(files, manifest, findings)
+    tokenizer = _check_kept_tokenizer(files, manifest, findings)
     receipts = read_receipts(files, manifest, findings, slice)
     if slice[0] == 0:
         check_receipts(manifest, receipts, findings)
     check = _unit_check(files, manifest, tokenizer, receipts.by_unit)
-    readable = set(chain.from_iterable(check_units(files, manifest, check, findings, slice)))
+    readable = set(chain.from_iterable(_check_units(files, manifest, check, findings, slice)))
     if slice[0] == 0:
-        check_strays(files, manifest, findings)
+        _check_strays(files, manifest, findings)
     if deep and tokenizer is not None:
         from packline.store.reencode_audit import reencode_audit
 
@@ -208,8 +208,7 @@ def _unit_check(
     return check
 
 
-def check_strays(files: StoreFiles, manifest: Manifest, findings: Findings) -> None:
-    """Report files that are named like the store's but not listed."""
+def _check_strays(files: StoreFiles, manifest: Manifest, findings: Findings) -> None:
     known = {entry.name for entry in manifest.files()}
     for place in ("", RECEIPTS, REJECTS, TOKENIZER):
         for name in files.names_in(place):
@@ -228,7 +227,7 @@ def _compare_counts(findings: Findings, name: str, ledger: Ledger, counted: Ledg
         findings.compare(name, what, trained, ledger.mask.trained_tokens)
 
 
-def check_units(
+def _check_units(
     files: StoreFiles,
     manifest: Manifest,
     check: Callable[[StoreUnit, Findings], T],
