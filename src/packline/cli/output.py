@@ -143,9 +143,9 @@ class Output:
         with self._console(error=False).pager(styles=self.color, links=False):
             self.lines(lines)
 
-    def facts(self, facts: Facts, gap: int = 2) -> None:
+    def facts(self, facts: Facts) -> None:
         """Print names and values of the result, except in json mode."""
-        self.lines(self.fact_lines(facts, gap))
+        self.lines(self.fact_lines(facts))
 
     def fact_lines(self, facts: Facts, gap: int = 2) -> list[Line]:
         """Names and values as lines."""

@@ -209,7 +209,7 @@ def watch(
         yield tally, hear
 
 
-def plan_lines(planned: Planned, reuse: ReusePlanned | None = None) -> list[Line]:
+def plan_lines(planned: Planned, reuse: ReusePlanned | None) -> list[Line]:
     """Lines on the plan of a build, or of an import."""
     if isinstance(planned, ImportPlanned):
         known = [

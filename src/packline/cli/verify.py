@@ -108,8 +108,8 @@ def verify_against(
     against: list[str],
     n: int,
     gram_of: GramOf,
-    write: str | None = None,
-    on: On = "local",
+    write: str | None,
+    on: On,
 ) -> int:
     from packline.evals.contamination import find_questions
 

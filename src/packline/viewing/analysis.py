@@ -10,7 +10,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
@@ -45,6 +45,10 @@ from packline.viewing.tally import (
     measure_rates,
 )
 from packline.viewing.tokens import Vocabulary
+
+if TYPE_CHECKING:
+    from packline.encoders.special_tokens import Boundary
+    from packline.store.manifest import TokenizerEntry
 
 TOP = 20
 FEW, MANY = "few bytes per token", "many bytes per token"
@@ -162,13 +166,10 @@ def analyze(
         tallies = count_store(opened, special, folder, files, workers=processes, on_progress=on_event, on=on)
         duplicates = find_duplicates(folder, files, tokens_of, lambda numbers: codes[shards_of(numbers)], top)
     tally = add_up(tallies, entry.vocab_size)
-    boundary = {entry.eod_id: tally.documents}
-    if entry.bos_id is not None:
-        boundary[entry.bos_id] = boundary.get(entry.bos_id, 0) + tally.documents
     analysis = put_together(
         tally,
         vocabulary,
-        boundary,
+        entry,
         top,
         path=str(opened.place),
         format="store",
@@ -183,8 +184,11 @@ def analyze(
 
 
 def put_together(
-    tally: TokenTally, vocabulary: Vocabulary, boundary: Mapping[int, int], top: int, **known: Any
+    tally: TokenTally, vocabulary: Vocabulary, entry: TokenizerEntry | Boundary, top: int, **known: Any
 ) -> Analysis:
+    boundary = {entry.eod_id: tally.documents}
+    if entry.bos_id is not None:
+        boundary[entry.bos_id] = boundary.get(entry.bos_id, 0) + tally.documents
     used = tally.used()
     special = np.zeros(tally.vocab_size, bool)
     special[[one for one in vocabulary.special if one < tally.vocab_size]] = True
@@ -203,7 +207,7 @@ def put_together(
             TokenCount(int(one), vocabulary.text(int(one)), int(used[one]))
             for one in np.flatnonzero(special & (used > 0))
         ],
-        boundary=dict(boundary),
+        boundary=boundary,
         most_used=[
             TokenCount(int(one), vocabulary.text(int(one)), int(plain[one])) for one in most if plain[one]
         ],
@@ -303,13 +307,10 @@ def analyze_foreign(
             lambda numbers: np.searchsorted(splits, numbers, side="right"),
             top,
         )
-    boundary = {entry.eod_id: tally.documents}
-    if entry.bos_id is not None:
-        boundary[entry.bos_id] = boundary.get(entry.bos_id, 0) + tally.documents
     return put_together(
         tally,
         vocabulary,
-        boundary,
+        entry,
         top,
         path=str(path),
         format=opened.format.name,

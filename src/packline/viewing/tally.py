@@ -265,8 +265,8 @@ def count_store(
     files: int,
     *,
     workers: int,
-    on_progress: OnProgress = lambda tokens: None,
-    on: On = "local",
+    on_progress: OnProgress,
+    on: On,
 ) -> list[TokenTally]:
     most = workers if on == "local" else MOST_RANGES
     wanted = min(most, store.manifest.tokens // ALONE_TOKENS)

@@ -66,7 +66,7 @@ def render_lines(page: Page, width: int, color: bool, *, wrap: bool = True) -> l
     return [*lines, [], *render_blocks(page.blocks, width, color, wrap=wrap)] if page.blocks else lines
 
 
-def render_blocks(blocks: Sequence[Block], width: int, color: bool, *, wrap: bool = True) -> list[Line]:
+def render_blocks(blocks: Sequence[Block], width: int, color: bool, *, wrap: bool) -> list[Line]:
     """Lines of blocks, with an empty line between two; see `render_lines`. Links and forms are omitted.
 
     Notes of one mood, such as problems, are a list without empty lines.

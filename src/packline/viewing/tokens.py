@@ -322,7 +322,6 @@ def document_strip(
     first: int = 0,
     most: int = MOST,
     provenance: Provenance | None = None,
-    href: Href | None = None,
 ) -> TokenStrip:
     document = document_number(store, document)
     shard, inner = store.locate(document)
@@ -334,7 +333,7 @@ def document_strip(
     shown = tokens[first : first + most]
     cells = cells_of(Vocabulary.of_store(store), shown, learned=learned, first=first)
     provenance = provenance or provenance_of(store, np.array([document]))[0]
-    origin = DocumentOrigin(0, document, describe_origin(provenance), href(document) if href else "")
+    origin = DocumentOrigin(0, document, describe_origin(provenance))
     return TokenStrip("", cells, (origin,), max(len(tokens) - first - len(shown), 0))
 
 
@@ -376,9 +375,9 @@ def batch_strip(
     vocabulary: Vocabulary,
     tokens: np.ndarray,
     *,
-    learned: np.ndarray | None = None,
+    learned: np.ndarray | None,
     position_ids: np.ndarray | None = None,
-    segment_ids: np.ndarray | None = None,
+    segment_ids: np.ndarray,
     origins: Sequence[DocumentOrigin] = (),
     caption: str = "",
     most: int = MOST,
@@ -390,7 +389,7 @@ def batch_strip(
         tokens[:most],
         learned=None if learned is None else learned[:most],
         position_ids=None if position_ids is None else position_ids[:most],
-        segment_ids=None if segment_ids is None else segment_ids[:most],
+        segment_ids=segment_ids[:most],
     )
     there = {cell.segment for cell in cells}
     return TokenStrip(

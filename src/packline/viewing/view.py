@@ -102,9 +102,9 @@ def view(
     given = {name: value for name, value in given.items() if value is not None}
     if first < 0 or (tokens is not None and tokens < 1):
         raise RecipeError("expected --first of 0 or more and --tokens of 1 or more")
+    if document is not None and (step is not None or row is not None):
+        raise RecipeError("expected one of --document, --row and --step, found several")
     if step is not None:
-        if document is not None:
-            raise RecipeError("expected one of --document, --row and --step, found several")
         loader = open_run(target, world_size, given)
         most = tokens or (BATCH_TOKENS if row is None else MOST)
         return step_page(loader, step, rank=rank, row=row, most=most)
@@ -116,8 +116,6 @@ def view(
         raise RecipeError(f"{option_name(of_step[0])} belongs to --step, the batch of a step")
     store = StoreReader(target)
     if row is not None:
-        if document is not None:
-            raise RecipeError("expected one of --document, --row and --step, found several")
         if "seq_len" not in given:
             raise RecipeError(
                 "--seq-len is missing: it is the length of the rows",
@@ -163,12 +161,10 @@ NOTEBOOK_TOKENS = 256
 NOTEBOOK_ROWS = 2
 
 
-def document_page(
-    store: StoreReader, document: int, *, first: int = 0, most: int = MOST, href: Href | None = None
-) -> Page:
+def document_page(store: StoreReader, document: int, *, first: int = 0, most: int = MOST) -> Page:
     document = document_number(store, document)
     provenance = provenance_of(store, np.array([document]))[0]
-    strip = document_strip(store, document, first=first, most=most, provenance=provenance, href=href)
+    strip = document_strip(store, document, first=first, most=most, provenance=provenance)
     strip = with_turns(replace(strip, headings=False), document)
     share = loss_share(store, document)
     loss = "" if share is None else f", {percent(share)} in the loss"
@@ -202,15 +198,14 @@ def document_facts(provenance: Provenance) -> tuple[tuple[str, str], ...]:
     return (*known, *column_facts(provenance))
 
 
-def row_page(rows: Rows, index: int, *, most: int = MOST, href: Href | None = None) -> Page:
+def row_page(rows: Rows, index: int, *, most: int = MOST) -> Page:
     index = range(len(rows))[index]
     summary = f"rows of {plural(rows.seq_len, 'token')} over {rows.store.place}"
-    shown = row_panel(rows, index, most, href)
-    return Page(f"Row {index:,} of {len(rows):,}", (shown,), summary=summary)
+    return Page(f"Row {index:,} of {len(rows):,}", (row_panel(rows, index, most),), summary=summary)
 
 
 def row_panel(
-    rows: Rows, index: int, most: int, href: Href | None, facts: tuple[tuple[str, str], ...] = ()
+    rows: Rows, index: int, most: int, href: Href | None = None, facts: tuple[tuple[str, str], ...] = ()
 ) -> Panel:
     """Facts and tokens of a row, with links to its turns in the loss."""
     strip, learned = with_loss_links(row_strip(rows, index, caption="", most=most, href=href))
@@ -235,12 +230,11 @@ def step_page(
     rank: int | None = None,
     row: int | None = None,
     most: int = MOST,
-    href: Href | None = None,
 ) -> Page:
     from packline.loading.trace import trace_step
 
     found = trace_step(loader, step, rank=rank, row=row)
-    strips = _row_strips(loader, found, most, href)
+    strips = _row_strips(loader, found, most)
     facts = (
         ("stage", f"{found.stage} of {found.stages}, counted from 0"),
         ("batch", f"{plural(found.batch_size, 'row')} of {plural(found.seq_len, 'token')}"),
@@ -252,7 +246,7 @@ def step_page(
     return Page(title, (KeyValues(facts), *strips), summary=shown or "counted from 0; all of its rows")
 
 
-def _row_strips(loader: Loader, found: StepTrace, most: int, href: Href | None = None) -> list[Block]:
+def _row_strips(loader: Loader, found: StepTrace, most: int) -> list[Block]:
     stage = loader.schedule.stages[found.stage]
     strips: list[Block] = []
     for one in found.rows:
@@ -265,7 +259,6 @@ def _row_strips(loader: Loader, found: StepTrace, most: int, href: Href | None =
                 caption=f"{where}; row {one.row:,} of {one.store}, epoch {one.epoch}{padding}",
                 most=most,
                 provenances=[span.provenance for span in one.spans],
-                href=href,
             )
         )
     return strips
@@ -355,12 +348,12 @@ CHAT_COLUMNS = ("turns", "in the loss")
 NUMBERS = frozenset({"tokens", "text_bytes", "position", *CHAT_COLUMNS})
 
 
-def documents_page(selection: Selection, *, first: int = 0, most: int = LISTED) -> Page:
+def documents_page(selection: Selection, *, first: int) -> Page:
     """Page of the documents of a selection, in its order, from the document at place `first`."""
     store, count = selection.store, len(selection)
     if not 0 <= first < count:
         raise RecipeError(f"first is {first:,}: expected 0 to {count - 1:,}, the documents chosen")
-    numbers = selection.documents(np.arange(first, min(first + most, count), dtype=np.int64))
+    numbers = selection.documents(np.arange(first, min(first + LISTED, count), dtype=np.int64))
     known = provenance_of(store, numbers)
     blocks: list[Block] = [KeyValues(facts)] if (facts := left_out_facts(selection)) else []
     caption = f"{first:,} to {first + len(numbers) - 1:,} of {plural(count, 'document')}"

@@ -30,10 +30,7 @@ def text_pages(store: Store) -> list[Page]:
     """Every page of a file whose words come from a store."""
     rows = store.rows(seq_len=512, packing="best_fit")
     return [
-        *(
-            document_page(store, number, href=lambda document: f"/document/{document}")
-            for number in range(len(store.documents))
-        ),
+        *(document_page(store, number) for number in range(len(store.documents))),
         row_page(rows, 0),
         row_page(rows, len(rows) - 1),
         rows_page(rows),
