@@ -98,13 +98,6 @@ def test_json_is_one_object_and_the_only_line(tmp_path: Path, corpus: Path, toke
     assert {"exit_code", "tokenizer_seconds", "peak_rss_bytes", "bad_fraction"} <= set(facts)
 
 
-def test_a_finished_build_has_nothing_to_do(corpus: Path, store: Path, tokenizer_json: Path) -> None:
-    done = run("build", corpus, "--tokenizer", tokenizer_json, "--out", store, "--json")
-    assert done.returncode == 0, done.stderr
-    facts = result(done)
-    assert (facts["nothing_to_do"], facts["run_text_bytes"], facts["documents"]) == (True, 0, len(TEXTS))
-
-
 @pytest.mark.parametrize(
     ("words", "code", "kind"),
     [
@@ -206,16 +199,6 @@ def test_settings_reach_the_recipe(tmp_path: Path, tokenizer_json: Path) -> None
     assert (source.documents, source.separator) == ("separator", "\n--\n")
     assert (recipe.eod, recipe.bos, recipe.val_fraction) == (0, "<|endoftext|>", 0.5)
     assert (recipe.limit_documents, result(done)["ledger"]["bos_tokens"]) == (2, 2)
-
-
-def test_a_tokenizer_beside_its_recipe_is_shown_by_its_name(
-    tmp_path: Path, corpus: Path, tokenizer_json: Path
-) -> None:
-    (tmp_path / "tokenizer.json").write_bytes(tokenizer_json.read_bytes())
-    recipe = f'tokenizer = "tokenizer.json"\n[[sources]]\ninputs = ["{corpus.name}"]\n'
-    (tmp_path / "recipe.toml").write_text(recipe, "utf-8")
-    done = run("build", "recipe.toml", "--out", "out", cwd=tmp_path)
-    assert re.search(r"^ +tokenizer +tokenizer\.json, 4,096 tokens", done.stderr, re.MULTILINE), done.stderr
 
 
 def test_info_prints_what_python_gets(store: Path) -> None:

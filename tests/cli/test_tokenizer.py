@@ -14,8 +14,6 @@ from tests.conftest import python_sources
 from packline.cli import output as output_module
 from packline.cli.main import main
 from packline.cli.tokenizer import training_state
-from packline.recipe import Recipe, Source
-from packline.vocabulary.trained_folder import train_folder
 from packline.vocabulary.training import TrainingProgress
 
 
@@ -134,19 +132,6 @@ def texts(tmp_path: Path) -> Path:
     lines = [msgspec.json.encode({"text": " ".join(words[at : at + 40])}) for at in range(0, 4000, 40)]
     (tmp_path / "texts.jsonl").write_bytes(b"\n".join(lines) + b"\n")
     return tmp_path / "texts.jsonl"
-
-
-def test_what_is_told_agrees_with_the_report(texts: Path, tmp_path: Path) -> None:
-    told: list[TrainingProgress] = []
-    recipe = Recipe(sources=(Source(inputs=(str(texts),)),), tokenizer="")
-    report = train_folder(recipe, 900, tmp_path / "tok", on_progress=told.append)
-    reading = [one for one in told if not one.merges]
-    merging = [one for one in told if one.merges]
-    assert (reading[-1].documents, reading[-1].text_bytes) == (report.documents, report.text_bytes)
-    assert [one.merges for one in merging] == [256, 512] and report.merges == 643
-    assert {one.wanted for one in told} == {643}
-    assert {(one.documents, one.text_bytes) for one in merging} == {(report.documents, report.text_bytes)}
-    assert told == reading + merging
 
 
 def test_the_line_and_the_bar() -> None:

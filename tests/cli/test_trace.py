@@ -56,19 +56,12 @@ def test_the_page_has_a_block_a_row_and_obeys_no_text(folder: Path) -> None:
     assert "\x1b" not in done.stdout and "\x07" not in done.stdout
     assert "step         0 of 16, counted from 0" in done.stdout
     assert re.findall(r"^  row (\d)  rank 0, slot \d: row ", done.stdout, re.MULTILINE) == list("0123")
-    assert re.search(r"one\.jsonl at [\d,]+, id one\d+$", done.stdout, re.MULTILINE)
-    # A document is found again by what the page says of it.
-    said = re.search(
-        r"document ([\d,]+).*\n +(\w+/\w+\.jsonl) at ([\d,]+), id (\w+)$", done.stdout, re.MULTILINE
-    )
-    assert said is not None
-    document, file, position, name = said.groups()
-    pasted = (["--id", name], ["--file", file, "--position", position])
-    found, again = (result(run("trace", "run.toml", *way, "--json", cwd=folder)) for way in pasted)
-    assert found["documents"] == again["documents"]
-    assert found["documents"][0]["provenance"]["position"] == int(position.replace(",", ""))
-    assert found["documents"][0]["document"] == int(document.replace(",", ""))
-    assert any(use["step"] == 0 for use in found["documents"][0]["uses"])
+    said = re.search(r"document ([\d,]+).*\n +(one/one\.jsonl) at ([\d,]+), id one", done.stdout)
+    assert said is not None  # a document is found again by what the page says of it
+    document, file, position = said.groups()
+    pasted = ["trace", "run.toml", "--file", file, "--position", position]
+    (found,) = result(run(*pasted, "--json", cwd=folder))["documents"]
+    assert found["document"] == int(document.replace(",", ""))
 
 
 def test_a_row_shows_all_of_its_spans_and_a_batch_some(folder: Path) -> None:

@@ -208,14 +208,6 @@ def test_a_link_that_could_act_is_none(href: str) -> None:
 PAGE = Page("Store", (Note("two & two"),))
 
 
-def test_a_page_replaces_the_one_before_and_leaves_nothing_beside_it(tmp_path: Path) -> None:
-    out = tmp_path / "page.html"
-    for page in (Page("Before", ()), PAGE):
-        write_page(page, out)
-        assert out.read_text("utf-8") == render_file(page)
-    assert os.listdir(tmp_path) == ["page.html"]
-
-
 @pytest.mark.parametrize(
     ("number", "expected"), [(errno.ENOSPC, OutOfSpace), (errno.EIO, StoreError), (errno.EROFS, StoreError)]
 )

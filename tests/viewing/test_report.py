@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import json
-import re
 from collections import Counter
 from pathlib import Path
 
 import pytest
-from tests.conftest import HARD_TEXTS
 from tests.viewing.parsed import Parsed, number
 
 import packline
@@ -34,14 +32,6 @@ from packline.viewing.report import (
 from packline.viewing.text import percent
 
 SEQ_LEN = 256
-HOSTILE = '<img src=x onerror="alert(1)">'
-HOSTILE_TEXTS = [
-    "<script>alert(1)</script>",
-    "</textarea><style>body{display:none}</style>",
-    '"><a href="javascript:alert(1)">x</a>',
-    "\u202ereversed\u202c and \x1b[2Jcleared",
-    "a\u0301" * 40 + "w" * 12_000,
-]
 
 
 @pytest.fixture(scope="module")
@@ -137,17 +127,6 @@ def test_every_document_is_counted_in_the_class_of_its_length(store: Store, pars
         assert f"{name} ≤ {value:,}" in marks[value.bit_length()]
 
 
-def test_a_tokenizer_held_against_itself_is_neither_better_nor_worse(store: Store, parsed: Parsed) -> None:
-    # What is in the store was encoded by this very tokenizer: both columns say the same.
-    rows = parsed.table("Bytes per token, by source")[1:]
-    assert {row[0] for row in rows} == {"web", "books", "code"}
-    for _, own, other in rows:
-        assert float(own) > 1
-        rate, times = re.fullmatch(r"([\d.]+) \(×([\d.]+)\)", other).groups()  # type: ignore[union-attr]
-        assert float(rate) == pytest.approx(float(own), rel=0.01)
-        assert float(times) == pytest.approx(1, abs=0.01)
-
-
 def test_names_of_control_tokens_are_text_for_every_tokenizer(tmp_path: Path, tokenizer_json: Path) -> None:
     text = "ends with <|endoftext|> and more <|endoftext|>"
     (tmp_path / "corpus.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for _ in range(3)))
@@ -182,7 +161,7 @@ def test_another_tokenizer_is_measured_on_the_texts_of_the_store(store: Store, t
     (tmp_path / "tokenizer.json").write_text(json.dumps({"model": {**model, "unk_token": "<unk>"}}))
     found = Parsed(render_file(report_page(store, seq_len=SEQ_LEN, against=str(tmp_path), workers=0)))
     rows = found.table("Bytes per token, by source")[1:]
-    assert rows and all(row[2].startswith("1.00 ") for row in rows), "a token a byte"
+    assert rows and all(row[2] == f"1.00 (×{1 / float(row[1]):.2f})" for row in rows), "a token a byte"
 
 
 def test_warnings_come_before_anything_else(page: str, store: Store) -> None:
@@ -191,26 +170,6 @@ def test_warnings_come_before_anything_else(page: str, store: Store) -> None:
     twice = len(store.documents) - len({document.tobytes() for document in store.documents})
     assert twice >= 5
     assert f"{percent(twice / len(store.documents))} of the documents are duplicates" in page
-
-
-def test_hostile_names_and_texts_are_shown_and_do_nothing(tmp_path: Path, tokenizer_json: Path) -> None:
-    folder = tmp_path / 'a"><b onclick=alert(1)>'
-    folder.mkdir()
-    file = folder / "<svg onload=alert(1)>.jsonl"
-    rows = [{"id": HOSTILE, "text": text} for text in [*HOSTILE_TEXTS, *HARD_TEXTS, *HOSTILE_TEXTS] * 3]
-    file.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
-    sources = (Source(inputs=(str(file),), name="<u>s</u>", label=HOSTILE),)
-    recipe = Recipe(sources=sources, tokenizer=str(tokenizer_json))
-    run_build(recipe, folder / "store", RunOptions(workers=0), None)
-    page = render_file(report_page(folder / "store", seq_len=512, against=str(tokenizer_json), workers=0))
-    parsed = Parsed(page)
-    for tag, attributes in parsed.tags:
-        assert tag not in {"script", "img", "u", "b", "textarea", "iframe"}
-        assert not any(name.startswith("on") or name in ("src", "srcset", "action") for name in attributes)
-        assert (attributes.get("href") or "#").startswith("#")
-    assert not set(page) & {"\x1b", "\u202e", "\u202c", "\x00"}
-    assert "&lt;img src=x onerror=" in page and "&lt;u&gt;s&lt;/u&gt;" in page
-    assert len(page.encode()) < 1_000_000
 
 
 @pytest.mark.parametrize("texts", [["{oops"], [], ['{"text": "one document alone"}'], ['{"text": "a"}']])

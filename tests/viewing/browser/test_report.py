@@ -7,8 +7,6 @@ from pathlib import Path
 import pytest
 from tests.viewing.browser.harness import SCHEMES, WIDTHS, Chrome, Scheme, assert_inert, fits, picture
 
-from packline.facade import Store
-
 LARGEST = 1_000_000
 
 
@@ -45,14 +43,6 @@ def test_dark_is_dark_and_light_is_light(chrome: Chrome, report: Path) -> None:
     color = "getComputedStyle(document.body).backgroundColor.match(/\\d+/g).slice(0, 3).map(Number)"
     light, dark = (sum(chrome.open(report.as_uri(), scheme=scheme).evaluate(color)) for scheme in SCHEMES)
     assert light > 600 > 200 > dark
-
-
-def test_its_numbers_are_the_stores(chrome: Chrome, report: Path, store: Store) -> None:
-    text = chrome.open(report.as_uri()).locator("main").inner_text()
-    assert f"{len(store.documents):,}" in text
-    assert f"{store.manifest.tokens:,}" in text
-    for name in store.manifest.sources:
-        assert name in text
 
 
 def test_the_keyboard_reaches_everything(chrome: Chrome, report: Path) -> None:

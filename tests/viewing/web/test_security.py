@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from starlette.testclient import TestClient
-from tests.viewing.parsed import Parsed
 from tests.viewing.web.sites import client_of, small_store
 
 from packline.facade import Store
@@ -54,17 +53,6 @@ def test_every_answer_says_what_a_page_may_do(local: TestClient, path: str) -> N
     assert headers["cross-origin-resource-policy"] == "same-origin"
     assert not any(name.startswith("access-control-") for name in headers)
     assert "server" not in headers
-
-
-@pytest.mark.parametrize("path", ["/", "/document/3", "/row/0", "/batch", "/search?q=a", "/nowhere"])
-def test_no_page_has_style_or_script_of_its_own(local: TestClient, path: str) -> None:
-    page = Parsed(local.get(path).text)
-    assert not page.all("style") and page.of("script") == ""
-    assert [one["src"].partition("?")[0] for one in page.all("script") if one["src"]] == ["/static/viewer.js"]
-    for _, attributes in page.tags:
-        assert not any(name.startswith("on") or name == "style" for name in attributes), attributes
-        for name in ("href", "src", "action"):
-            assert (attributes.get(name) or "/").startswith(("/", "#")), attributes
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE"])
@@ -120,22 +108,12 @@ def test_the_token_becomes_a_cookie_and_leaves_the_address(remote: TestClient) -
     assert remote.get("/document/3").status_code == 401
 
 
-OTHERS = st.text(st.characters(codec="ascii", categories=["L", "N", "P"]), max_size=40)
-
-
-@settings(max_examples=10)
-@given(st.lists(OTHERS.filter(lambda one: one != TOKEN), min_size=1, max_size=10))
-def test_another_token_is_none(store: Store, others: list[str]) -> None:
-    client = client_of([store], port=8642, token=TOKEN)
-    for wrong in others:
-        assert client.get("/", params={"token": wrong}).status_code == 401
-        answer = client.get("/", headers={"cookie": f"packline_8642={wrong}"})
-        assert answer.status_code == 401
-
-
-@pytest.mark.parametrize("token", ["é", "\ud7ff", TOKEN[:-1], TOKEN + "x", TOKEN.upper(), ""])
-def test_tokens_that_are_near(remote: TestClient, token: str) -> None:
+@pytest.mark.parametrize("token", ["é", "\ud7ff", TOKEN[:-1], TOKEN + "x", TOKEN.upper(), "", "other"])
+def test_another_token_is_none(remote: TestClient, token: str) -> None:
     assert remote.get("/", params={"token": token}).status_code == 401
+    cookie = f"packline_8642={token}".encode()
+    if b"\xed" not in cookie:
+        assert remote.get("/", headers={b"cookie": cookie}).status_code == 401
 
 
 def test_a_token_leads_nowhere_else(remote: TestClient) -> None:
