@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
 from packline.errors import InputError
-from packline.formats.layouts.files import find_files, split_of_name
+from packline.formats.layouts.files import find_files, read_object, split_of_name
 from packline.formats.layouts.records import INDEX, read_index
 
 
@@ -50,3 +51,9 @@ def test_an_index_that_is_no_such_object_is_refused_with_its_path(
     with pytest.raises(InputError, match=words) as refused:
         read_index(tmp_path, "a")
     assert str(tmp_path) in str(refused.value)
+
+
+def test_a_pipe_for_an_index_is_refused_and_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / INDEX)
+    with pytest.raises(InputError, match="is not a file"):
+        read_object(tmp_path / INDEX)

@@ -21,7 +21,7 @@ from packline.testing import make_store
 
 pytest.importorskip("torch", reason="the optional torch is not installed")
 
-STEPS = 16
+STEPS = 24
 KILLS = (8, 15) if os.environ.get("PACKLINE_ALL") else (8,)
 """Lines of the log after which the process is killed; every third step is saved."""
 BEGIN = """

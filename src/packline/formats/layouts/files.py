@@ -102,6 +102,8 @@ def first_bytes(path: Path, endings: tuple[str, ...], count: int) -> list[tuple[
 
 
 def read_object(path: Path) -> dict[str, Any]:
+    if path.exists() and not path.is_file():  # reading a pipe would wait for its writer
+        raise InputError(f"{path} is not a file")
     try:
         content = msgspec.json.decode(path.read_bytes())
     except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
