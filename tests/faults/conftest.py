@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.laws.reference import write_corpus
 
 HERE = Path(__file__).parent
 
@@ -24,3 +25,11 @@ def collected() -> Iterator[None]:
     """Let the collector find them here, so that no other test hears of it."""
     yield
     gc.collect()
+
+
+def write_thirds(folder: Path, documents: list[str], times: int) -> None:
+    """One plain file of ranges, one stream of slices, one columnar file."""
+    many = [f"{number} {text}" for number in range(times) for text in documents]
+    third = len(many) // 3
+    plain, stream, rows = many[:third], many[third : 2 * third], many[2 * third :]
+    write_corpus(folder, [("jsonl", plain, True), ("jsonl.zst", stream, True), ("parquet", rows, False)])

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from tests.jobs.builds import build, digests, set_sizes
 from tests.laws.reference import Contents, write_corpus
+from tests.storage.kills import Crash as Crash
 
 from packline.errors import OutOfSpace
 
@@ -20,10 +21,6 @@ CORPUS: Contents = [
     ("jsonl.zst", NUMBERS[20:50], True),
     ("parquet", NUMBERS[:20], False),
 ]
-
-
-class Crash(BaseException):
-    """The end of the process: nothing catches it, and nothing is written after it."""
 
 
 class Breaker:

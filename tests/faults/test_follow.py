@@ -16,9 +16,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.faults.conftest import write_thirds
 from tests.faults.processes import kill_all
 from tests.jobs.builds import SRC, set_sizes_everywhere, start_build
-from tests.laws.reference import write_corpus
 from tests.storage.servers import Bucket
 
 from packline.errors import BuildStopped
@@ -43,16 +43,7 @@ ORDER: dict[str, Any] = {
 def corpus(tmp_path: Path, documents: list[str], monkeypatch: pytest.MonkeyPatch) -> Path:
     """Ranges of a plain file, slices of a stream, row groups: about 20 units."""
     set_sizes_everywhere(monkeypatch, tmp_path / "site", 200_000)
-    many = [f"{number} {text}" for number in range(3) for text in documents]
-    third = len(many) // 3
-    write_corpus(
-        tmp_path / "in",
-        [
-            ("jsonl", many[:third], True),
-            ("jsonl.zst", many[third : 2 * third], True),
-            ("parquet", many[2 * third :], False),
-        ],
-    )
+    write_thirds(tmp_path / "in", documents, 3)
     return tmp_path / "in"
 
 

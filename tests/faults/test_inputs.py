@@ -25,6 +25,13 @@ def texts_of(store: Store) -> list[str]:
     return [store.text(index) for index in range(len(store.documents))]
 
 
+def written(folder: Path, name: str, data: bytes) -> Path:
+    path = folder / "in" / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(data)
+    return path
+
+
 def good(number: int) -> bytes:
     return json.dumps({"text": f"good {number}"}).encode()
 
@@ -37,9 +44,7 @@ def test_every_kind_of_bad_line_is_kept_and_all_that_is_good_is_in_the_store(
     for number, bad in enumerate(BAD_LINES):
         lines += [good(number), bad]
     lines += [b'{"text": ""}', b'{"text": "nul \\u0000"}', b""]
-    path = tmp_path / "in/a.jsonl"
-    path.parent.mkdir()
-    path.write_bytes(b"\n".join(lines))
+    path = written(tmp_path, "a.jsonl", b"\n".join(lines))
     set_sizes_everywhere(monkeypatch, tmp_path / "site", 2000, 700)
     store = build(tmp_path / "out", tmp_path / "in", tokenizer_json, workers=workers)
     assert texts_of(store) == [f"good {number}" for number in range(len(BAD_LINES))] + ["nul \x00"]
@@ -60,9 +65,7 @@ def test_every_kind_of_bad_line_is_kept_and_all_that_is_good_is_in_the_store(
 def test_strict_stops_at_a_bad_record_with_its_place(
     workers: int, tmp_path: Path, tokenizer_json: Path
 ) -> None:
-    path = tmp_path / "in/a.jsonl"
-    path.parent.mkdir()
-    path.write_bytes(good(1) + b'\n{"text": 5}\nnonsense\n')
+    written(tmp_path, "a.jsonl", good(1) + b'\n{"text": 5}\nnonsense\n')
     with pytest.raises(
         BadRecord, match=r"a\.jsonl at 19: not_a_string: field 'text': Expected `str`, got `int`"
     ) as caught:
@@ -85,9 +88,7 @@ def test_a_truncated_stream_gives_all_documents_before_its_end(
         if kind == "gz"
         else zstandard.ZstdCompressor(write_checksum=True).compress(lines)
     )
-    path = tmp_path / f"in/a.jsonl.{kind}"
-    path.parent.mkdir()
-    path.write_bytes(packed[: len(packed) // 2] if kind == "gz" else packed[:-2])
+    written(tmp_path, f"a.jsonl.{kind}", packed[: len(packed) // 2] if kind == "gz" else packed[:-2])
     store = build(tmp_path / "out", tmp_path / "in", tokenizer_json)
     count = len(store.documents)
     assert count > 1000 and texts_of(store) == [f"good {number}" for number in range(count)]
@@ -125,9 +126,7 @@ def test_a_line_beyond_the_limit_is_kept_whole_and_its_neighbours_too(
 ) -> None:
     set_sizes(monkeypatch, 100_000, 10_000)
     long = json.dumps({"text": "long " * 60_000}).encode()
-    path = tmp_path / "in/a.jsonl"
-    path.parent.mkdir()
-    path.write_bytes(pack(b"\n".join([good(1), long, good(2), long, good(3)])))
+    written(tmp_path, "a.jsonl", pack(b"\n".join([good(1), long, good(2), long, good(3)])))
     store = build(tmp_path / "out", tmp_path / "in", tokenizer_json, max_document_bytes=50_000)
     assert texts_of(store) == ["good 1", "good 2", "good 3"]
     found = rejects(tmp_path / "out")
@@ -150,13 +149,9 @@ def test_a_million_equal_characters_take_seconds(
 
 
 def test_plain_text_that_is_not_text_is_rejected_file_by_file(tmp_path: Path, tokenizer_json: Path) -> None:
-    folder = tmp_path / "in"
-    folder.mkdir()
-    (folder / "a.txt").write_text("one")
-    (folder / "b.txt").write_bytes(b"caf\xe9")
-    (folder / "c.txt").write_bytes(b"two\x00three")
-    (folder / "d.txt").write_bytes(b"")
-    store = build(tmp_path / "out", folder, tokenizer_json)
+    for name, data in {"a": b"one", "b": b"caf\xe9", "c": b"two\x00three", "d": b""}.items():
+        written(tmp_path, f"{name}.txt", data)
+    store = build(tmp_path / "out", tmp_path / "in", tokenizer_json)
     assert texts_of(store) == ["one", "two\x00three"]
     (entry,) = rejects(tmp_path / "out")
     assert (entry["file"], entry["reason"], entry["raw"]) == ("b.txt", "invalid_utf8", b"caf\xe9")
@@ -166,9 +161,7 @@ def test_plain_text_that_is_not_text_is_rejected_file_by_file(tmp_path: Path, to
 def test_a_file_that_goes_away_is_told(tmp_path: Path, tokenizer_json: Path) -> None:
     from packline.jobs.events import Planned
 
-    path = tmp_path / "in/a.jsonl"
-    path.parent.mkdir()
-    path.write_bytes(good(1))
+    path = written(tmp_path, "a.jsonl", good(1))
 
     def remove(event: Any) -> None:
         if isinstance(event, Planned):

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.faults.conftest import write_thirds
 from tests.faults.processes import coordinator_of, kill_all, kill_one, members, wait_until_gone, workers_of
 from tests.jobs.builds import build, digests, set_sizes_everywhere, start_build
-from tests.laws.reference import write_corpus
 
 pytestmark = pytest.mark.skipif(
     not sys.platform.startswith("linux"), reason="looks at processes through /proc"
@@ -33,16 +33,7 @@ def text_of(process: subprocess.Popen[str]) -> str:
 def corpus(tmp_path_factory: pytest.TempPathFactory, documents: list[str]) -> Iterator[Path]:
     """About 6 MB: one plain file of ranges, one stream of slices, one columnar file."""
     folder = tmp_path_factory.mktemp("killed")
-    many = [f"{number} {text}" for number in range(4) for text in documents]
-    third = len(many) // 3
-    write_corpus(
-        folder / "in",
-        [
-            ("jsonl", many[:third], True),
-            ("jsonl.zst", many[third : 2 * third], True),
-            ("parquet", many[2 * third :], False),
-        ],
-    )
+    write_thirds(folder / "in", documents, 4)
     with pytest.MonkeyPatch.context() as patch:
         set_sizes_everywhere(patch, folder / "site", 200_000)
         yield folder / "in"

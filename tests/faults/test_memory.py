@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from tests.conftest import python_sources
 from tests.faults.processes import members
+from tests.faults.test_inputs import written
 from tests.jobs.builds import rejects, start_build
 
 from packline.facade import Store
@@ -90,9 +91,7 @@ def test_a_line_of_100_mb_beyond_the_limit_is_never_held_whole(
 ) -> None:
     line = b'{"text": "' + b"a long line " * (100 * MIB // 12) + b'"}'
     data = b'{"text": "before"}\n' + line + b'\n{"text": "after"}\n'
-    path = tmp_path / f"in/a.jsonl{'.gz' if packed else ''}"
-    path.parent.mkdir()
-    path.write_bytes(gzip.compress(data, 1) if packed else data)
+    path = written(tmp_path, f"a.jsonl{'.gz' if packed else ''}", gzip.compress(data, 1) if packed else data)
     limit = 8 * MIB
     peak = peak_of(
         tmp_path / "out", path, tokenizer_json, workers=1, engine="gigatoken", max_document_bytes=limit
@@ -107,9 +106,11 @@ def test_a_line_of_100_mb_beyond_the_limit_is_never_held_whole(
 def test_a_line_of_64_mb_within_the_limit_is_a_document(tmp_path: Path, tokenizer_json: Path) -> None:
     words = "a long line of many words "
     text = words * (64 * MIB // len(words))
-    path = tmp_path / "in/a.jsonl"
-    path.parent.mkdir()
-    path.write_bytes(b'{"text": "before"}\n' + json.dumps({"text": text}).encode() + b'\n{"text": "after"}\n')
+    path = written(
+        tmp_path,
+        "a.jsonl",
+        b'{"text": "before"}\n' + json.dumps({"text": text}).encode() + b'\n{"text": "after"}\n',
+    )
     memory = 1536 * MIB
     peak = peak_of(tmp_path / "out", path, tokenizer_json, workers=1, memory_bytes=memory)
     store = Store(tmp_path / "out")
@@ -142,9 +143,7 @@ def test_a_tiny_file_that_unpacks_to_half_a_gigabyte_of_one_line_is_a_reject(
 def test_a_build_of_one_document_takes_little_even_if_it_was_asked_for_by_a_large_process(
     tmp_path: Path, tokenizer_json: Path
 ) -> None:
-    path = tmp_path / "in/a.jsonl"
-    path.parent.mkdir()
-    path.write_bytes(b'{"text": "short"}\n')
+    path = written(tmp_path, "a.jsonl", b'{"text": "short"}\n')
     ballast = bytearray(800 * MIB)
     ballast[::4096] = b"x" * len(ballast[::4096])
     peak = peak_of(tmp_path / "out", path, tokenizer_json, workers=1, engine="gigatoken")

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.faults.test_crash import Breaker, Crash
+from tests.faults.test_crash import Breaker
 from tests.jobs.builds import digests
+from tests.storage.kills import Crash
 
 from packline.encoders.tokenizer import load_tokenizer
 from packline.errors import TokenizerError

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.storage.steps import failing_at
+from tests.storage.kills import failing_at
 
 from packline.errors import ResumeMismatch, StoreBusy
 from packline.fingerprint import hash_bytes

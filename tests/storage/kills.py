@@ -1,7 +1,8 @@
-"""A process that ends between any two calls of its storage: nothing is called after it."""
+"""A process that ends between any two calls of its storage, or of `os`: nothing is called after it."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -59,4 +60,23 @@ def killed_at(number: int) -> Iterator[None]:
             raise Crash(name)
 
     with _hooked(hook):
+        yield
+
+
+@contextmanager
+def failing_at(number: int, error: BaseException, *names: str) -> Iterator[None]:
+    """Raise the error at this call of these functions of `os`, counted from 0, and at all later ones."""
+    calls = iter(range(1 << 30))
+
+    def wrap(function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any, **options: Any) -> Any:
+            if next(calls) >= number:
+                raise error
+            return function(*arguments, **options)
+
+        return call
+
+    with pytest.MonkeyPatch.context() as patch:
+        for name in names:
+            patch.setattr(os, name, wrap(getattr(os, name)))
         yield

@@ -4,14 +4,41 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
-from tests.storage.steps import failing_at, recorded
+from tests.storage.kills import failing_at
 
 from packline.errors import OutOfSpace
 from packline.storage.local import LocalFolder, publish_bytes, share_file
+
+
+@contextmanager
+def recorded() -> Iterator[list[tuple[str, int, Path | None]]]:
+    """Steps in order: `sync` or `move`, the inode of the file or folder, and the target of a move."""
+    steps: list[tuple[str, int, Path | None]] = []
+    sync, replace, rename, link = os.fsync, os.replace, os.rename, os.link
+
+    def moving(move: Callable[..., None]) -> Callable[..., None]:
+        def call(source: Any, target: Any, **options: Any) -> None:
+            steps.append(("move", os.stat(source).st_ino, Path(target)))
+            move(source, target, **options)
+
+        return call
+
+    def syncing(descriptor: int) -> None:
+        steps.append(("sync", os.fstat(descriptor).st_ino, None))
+        sync(descriptor)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", syncing)
+        patch.setattr(os, "replace", moving(replace))
+        patch.setattr(os, "rename", moving(rename))
+        patch.setattr(os, "link", moving(link))
+        yield steps
 
 
 def put_two(folder: Path) -> None:

@@ -108,16 +108,6 @@ def test_a_short_answer_is_an_error() -> None:
             remote.read(3)
 
 
-def test_the_error_of_a_request_reaches_its_reader() -> None:
-    def read(start: int, stop: int) -> bytes:
-        raise OSError("gone")
-
-    with RangedFile(read, len(DATA), "x") as remote:
-        remote.expect([(0, 500)])
-        with pytest.raises(OSError, match="gone"):
-            remote.read(3)
-
-
 @given(st.lists(st.integers(), max_size=50), st.integers(1, 4))
 def test_threads_keep_the_order(values: list[int], threads: int) -> None:
     assert list(map_in_threads(lambda value: -value, values, threads, "test")) == [-value for value in values]

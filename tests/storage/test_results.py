@@ -39,13 +39,6 @@ def test_killed_at_any_call_and_published_again(files: dict[str, bytes], record:
             assert {name: LocalFolder(Path(place)).read(name) for name in result.files()} == contents
 
 
-def test_other_bytes_are_refused_and_kept(tmp_path: Path) -> None:
-    result_in(tmp_path).publish({"a": b"1", RECORD: b"{}"})
-    with pytest.raises(StoreError, match="another content"):
-        result_in(tmp_path).publish({"a": b"2", RECORD: b"{}"})
-    assert (tmp_path / "a").read_bytes() == b"1"
-
-
 @pytest.mark.parametrize(
     ("there", "listed"),
     [(["a", "b"], ["a"]), (["a"], ["a", "b"]), (["a"], ["a", "a"])],

@@ -11,7 +11,6 @@ import pytest
 from tests.storage.web import Web, serve
 
 from packline.errors import InputChanged, InputError
-from packline.sources.listing import expand
 from packline.storage import clients
 from packline.storage.inputs import input_state, open_input, read_fully, read_start
 
@@ -128,12 +127,3 @@ def test_failures_that_last_are_told(
         read_start(uri, 10)
     (record,) = caplog.records
     assert uri in record.getMessage() and "503" in record.getMessage()
-
-
-@pytest.mark.parametrize(
-    "uri", ["https://user:word@host/a", "https://host/a?X-Goog-Signature=123", "http://h/a?sig=1"]
-)
-def test_credentials_in_an_address_are_refused_and_not_shown(uri: str) -> None:
-    with pytest.raises(InputError) as caught:
-        list(expand(uri))
-    assert "word@" not in str(caught.value) and "123" not in str(caught.value)

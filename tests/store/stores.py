@@ -19,6 +19,7 @@ from packline.fingerprint import hash_bytes
 from packline.store.files import FileEntry
 from packline.store.manifest import Manifest, Receipt, StreamReceipt, assemble, to_json, with_tables
 from packline.store.manifest_check import read_manifest
+from packline.store.report import Report
 from packline.store.shard import BlockSums
 from packline.store.tables import InputEntry, InputRows, ShardEntry, ShardRows, UnitEntry, UnitRows
 from packline.testing import write_manifest
@@ -32,6 +33,10 @@ def build_store(source: Path, tokenizer: Path, out: Path, **settings: Any) -> St
 
 def names(manifest: Manifest) -> list[str]:
     return [entry.name for entry in manifest.files()]
+
+
+def said(report: Report) -> str:
+    return "\n".join(map(str, report.problems))
 
 
 def edit_tokens(folder: Path, shard: str, change: Callable[[np.ndarray], None]) -> None:

@@ -11,12 +11,11 @@ import pytest
 import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.store.stores import reseal
+from tests.store.stores import reseal, said
 
 from packline.errors import CorruptStore
 from packline.ragged import dtype_for
 from packline.store import shard as sums_module
-from packline.store.report import Report
 from packline.store.shard import BlockSums, Index, block_ranges, index_size, split_sums, write_index
 from packline.store.verify import verify
 from packline.testing import make_store
@@ -75,10 +74,6 @@ def test_another_header_is_refused(tmp_path: Path, offset: int, byte: int, said:
     path.write_bytes(data)
     with pytest.raises(CorruptStore, match=said):
         Index(path)
-
-
-def said(report: Report) -> str:
-    return "\n".join(map(str, report.problems))
 
 
 @given(st.lists(st.lists(st.binary(max_size=40), max_size=8), min_size=1, max_size=4), st.integers(1, 16))

@@ -18,7 +18,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
-from tests.store.stores import EOD, build_store, names, reseal, with_rows
+from tests.store.stores import EOD, build_store, names, reseal, said, with_rows
 
 from packline.errors import StoreNotFound
 from packline.facade import Store
@@ -27,7 +27,7 @@ from packline.sources.batch import Reject
 from packline.store.files import StoreFiles
 from packline.store.manifest import Manifest, Receipt, to_json
 from packline.store.manifest_check import read_manifest
-from packline.store.report import MOST, Findings, Report
+from packline.store.report import MOST, Findings
 from packline.store.shard import write_index
 from packline.store.verify import Receipts, check_receipts, check_rejects, read_receipts, verify
 from packline.store.writer import RejectsWriter
@@ -59,10 +59,6 @@ def of_recipe(old: Manifest, **fields: Any) -> Manifest:
 
 def of_tokenizer(old: Manifest, **fields: Any) -> Manifest:
     return replace(old, tokenizer=replace(old.tokenizer, **fields))
-
-
-def said(report: Report) -> str:
-    return "\n".join(map(str, report.problems))
 
 
 def test_a_clean_store(built: Store, documents: list[str]) -> None:
@@ -107,14 +103,6 @@ def test_damage_to_any_file_is_found(damaged: Path, name: str) -> None:
     assert f"{name}: the file is missing" in said(verify(damaged))
     path.mkdir()
     assert name in {problem.file for problem in verify(damaged).problems}
-
-
-def test_everything_missing_but_the_manifest_and_its_tables(damaged: Path) -> None:
-    for lost in (FILES[4:], FILES[1:4]):
-        for name in lost:
-            (damaged / name).unlink()
-        problems = verify(damaged, deep=True).problems
-        assert {one.file for one in problems if one.what == "the file is missing"} == set(lost)
 
 
 def test_a_stray_file_is_found_and_a_note_beside_the_shards_is_none(damaged: Path) -> None:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import msgspec
 
-from packline.errors import HubError, PacklineError, RecipeError, StoreError
+from packline.errors import USER, HubError, PacklineError, RecipeError, StoreError
 from packline.storage.results import FileFacts, Storage
 
 if TYPE_CHECKING:
@@ -61,9 +61,8 @@ def parse_hub(text: str, kind: type[PacklineError] = RecipeError) -> HfUri:
     try:
         return parse_hf_uri(text)
     except HfUriError as error:
-        raise kind(
-            f"{text} is no address on the hub: {error.msg}", hint="write hf://datasets/ORG/NAME"
-        ) from None
+        said = "" if USER.search(text) else f": {error.msg}"  # which would repeat a password
+        raise kind(f"{text} is no address on the hub{said}", hint="write hf://datasets/ORG/NAME") from None
 
 
 def address(place: HfUri) -> str:
