@@ -26,7 +26,7 @@ from packline.errors import PacklineError
 from packline.facade import Store
 from packline.formats.baked import BakedRows
 from packline.formats.check import check_dataset
-from packline.formats.export_record import RECORD
+from packline.formats.export_folder import RECORD
 from packline.formats.format import ROW_FORMATS
 
 DAMAGES = int(os.environ.get("PACKLINE_DAMAGES", "2"))

@@ -17,7 +17,7 @@ from tests.formats.stores import Case
 
 from packline.facade import Store
 from packline.formats.document_view import DocumentView
-from packline.formats.export_record import Target
+from packline.formats.export_folder import Target
 from packline.formats.format import DatasetReader, DocumentFormat, Format, RowFormat, get_format
 from packline.formats.row_view import RowView
 from packline.formats.types import Edges, ExportPlan, WrittenPart

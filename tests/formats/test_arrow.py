@@ -17,9 +17,8 @@ from tests.formats.stores import CASES, Case, make_store
 
 from packline.errors import InputError, RecipeError
 from packline.facade import Store
-from packline.formats import arrow
+from packline.formats import arrow, columns
 from packline.formats.format import get_format
-from packline.formats.layouts import columns
 
 PEER = """
 import datasets

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from packline.errors import CorruptStore
-from packline.formats.layouts import column_reader
-from packline.formats.layouts.column_reader import ColumnFile, Columns, ListReader
+from packline.formats import columns
+from packline.formats.columns import ColumnFile, Columns, ListReader
 from packline.store.report import Findings
 
 token = st.tuples(st.integers(0, 9), st.booleans(), st.booleans(), st.booleans())
@@ -56,7 +56,7 @@ def test_documents_are_those_of_plain_lists(
     ]
     found: list[list[tuple[int, bool]]] = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(column_reader, "BLOCK_TOKENS", most)
+        patch.setattr(columns, "BLOCK_TOKENS", most)
         for block in columns_of(batch).blocks(batch, "x", 40):
             assert len(block) == 1 or len(block.tokens) <= most
             assert block.positions is not None and block.positions[0] == 40 + len(found)
@@ -93,7 +93,7 @@ class Groups(ColumnFile):
 @given(st.lists(st.integers(0, 30), max_size=12))
 def test_units_are_whole_groups_that_cover_the_file_once(tokens: list[int]) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(column_reader, "UNIT_TOKENS", 20)
+        patch.setattr(columns, "UNIT_TOKENS", 20)
         units = list(Groups(tokens).units([(0, 0, 7)]))
     assert [number for unit in units for number in range(unit.start, unit.stop)] == list(range(len(tokens)))
     edges = [piece[1:] for unit in units for piece in unit.pieces if piece[0] == 2]

@@ -15,9 +15,7 @@ from hypothesis import strategies as st
 from tests.packing.counting import SHARDS, made
 
 from packline.errors import RecipeError
-from packline.formats.document_view import DocumentView
-from packline.formats.export_record import Target
-from packline.formats.layouts.columns import (
+from packline.formats.columns import (
     ColumnOptions,
     labels_of,
     list_array,
@@ -25,6 +23,8 @@ from packline.formats.layouts.columns import (
     plan_columns,
     record_batches,
 )
+from packline.formats.document_view import DocumentView
+from packline.formats.export_folder import Target
 from packline.testing import document_tokens, make_store
 
 

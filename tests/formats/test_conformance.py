@@ -39,9 +39,10 @@ from tests.formats.stores import (
 import packline
 from packline.errors import CorruptStore, InputError, RecipeError, TokenizerError
 from packline.facade import Store
+from packline.formats import document_files
 from packline.formats.check import check_dataset
 from packline.formats.export import Exported, ExportPlanned, run_export
-from packline.formats.export_record import RECORD, read_record
+from packline.formats.export_folder import RECORD, read_record
 from packline.formats.format import (
     DOCUMENT_FORMATS,
     NAMES,
@@ -51,7 +52,6 @@ from packline.formats.format import (
     other_names,
     recognise,
 )
-from packline.formats.layouts import document_files
 from packline.jobs.events import UnitDone
 from packline.packing.options import ExportChoice
 from packline.viewing.analysis import analyze_foreign

@@ -19,7 +19,7 @@ from tests.formats.stores import CASES, Case, random_documents
 from packline.facade import Store
 from packline.formats.check import check_dataset
 from packline.formats.export import run_export
-from packline.formats.export_record import RECORD
+from packline.formats.export_folder import RECORD
 from packline.formats.format import get_format
 from packline.packing.options import ExportChoice
 

@@ -11,16 +11,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.packing.counting import SHARDS, made
 
-from packline.formats.document_view import DocumentView
-from packline.formats.forager import FORMAT, ForagerOptions
-from packline.formats.layouts import document_files
-from packline.formats.layouts.document_files import (
+from packline.formats import document_files
+from packline.formats.document_files import (
     TokensAndEnds,
     _open_source,
     ends_of,
     plan_files,
 )
-from packline.formats.layouts.files import FileList
+from packline.formats.document_view import DocumentView
+from packline.formats.files import FileList
+from packline.formats.forager import FORMAT, ForagerOptions
 from packline.formats.types import DatasetFile
 from packline.store.report import Findings
 

@@ -11,12 +11,12 @@ from tests.formats.stores import CASES, make_store, random_documents
 
 import packline
 from packline.errors import CorruptStore
+from packline.formats import token_files
 from packline.formats.baked import BakedRows
 from packline.formats.check import DatasetReport, check_dataset
 from packline.formats.export import ExportPlanned, run_export
-from packline.formats.export_record import RECORD
-from packline.formats.layouts import token_files
-from packline.formats.layouts.header_shards import USUAL_BATCH
+from packline.formats.export_folder import RECORD
+from packline.formats.llmc import USUAL_BATCH
 from packline.jobs.events import Event
 from packline.packing.options import ExportChoice
 

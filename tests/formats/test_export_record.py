@@ -15,7 +15,7 @@ from packline.errors import CorruptStore
 from packline.fingerprint import seal
 from packline.formats.check import DatasetReport, check_dataset
 from packline.formats.export import run_export
-from packline.formats.export_record import RECORD, check_places, read_record
+from packline.formats.export_folder import RECORD, check_places, read_record
 from packline.store.report import Findings
 
 

@@ -19,7 +19,7 @@ import packline
 from packline.errors import ResumeMismatch, StoreBusy, StoreError
 from packline.facade import Store
 from packline.formats.export import run_export
-from packline.formats.staging import Staging
+from packline.formats.export_folder import Staging
 from packline.jobs.events import UnitDone
 from packline.jobs.status import status
 from packline.jobs.work import SCRATCH

@@ -26,7 +26,7 @@ from packline.errors import (
 from packline.facade import Store
 from packline.formats import export as exporting
 from packline.formats.export import ExportPlanned, run_export
-from packline.formats.staging import Staging
+from packline.formats.export_folder import Staging
 from packline.jobs import resources
 from packline.jobs.events import Progress, UnitDone
 from packline.packing.options import ExportChoice
@@ -62,8 +62,6 @@ def left(out: Path) -> list[str]:
 
 CRASHING = """
 import os, signal, sys
-from packline.formats import export_record
-from packline.formats import staging
 from packline.formats.export import run_export
 from packline.packing.options import ExportChoice
 from packline.store.writer import HashedFile

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from packline.errors import InputError
-from packline.formats.layouts.files import find_files, read_object, split_of_name
-from packline.formats.layouts.records import INDEX, read_index
+from packline.formats.files import find_files, read_object, split_of_name
+from packline.formats.mds import INDEX, read_index
 
 
 def test_a_name_tells_the_split() -> None:

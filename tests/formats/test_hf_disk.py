@@ -10,7 +10,7 @@ import pytest
 from tests.formats.columns_made import messages, save, table
 
 from packline.errors import CorruptStore, InputError
-from packline.formats.layouts.hf_disk import ArrowFile, SavedFiles, features_of_saved
+from packline.formats.arrow import ArrowFile, SavedFiles, features_of_saved
 from packline.formats.types import DatasetFile
 from packline.store.report import Findings
 

@@ -15,10 +15,9 @@ from hypothesis import strategies as st
 from tests.formats.stores import write_tokenizer
 
 from packline.api import import_
-from packline.formats import opening
+from packline.formats import check, token_files
 from packline.formats.format import DatasetReader, DocumentFormat, Options
-from packline.formats.layouts import token_files
-from packline.formats.layouts.token_files import Numbers, ScannedReader, TokenFile
+from packline.formats.token_files import Numbers, ScannedReader, TokenFile
 from packline.formats.types import DatasetFile, Edges, ExportPart, ExportPlan
 from packline.store.report import Findings
 
@@ -98,7 +97,7 @@ def test_units_and_blocks_of_any_size_give_the_same_documents_and_loss(
 ) -> None:
     monkeypatch.setattr(token_files, "BLOCK_TOKENS", block_tokens)
     monkeypatch.setattr(token_files, "UNIT_TOKENS", unit_tokens)
-    monkeypatch.setattr(opening, "get_format", lambda name: Tokens())
+    monkeypatch.setattr(check, "get_format", lambda name: Tokens())
     stored = np.array([token for body in bodies for token in (*body, 0)], "<u4")
     mask = np.random.default_rng(seed).integers(0, 2, len(stored)).astype("u1")
     stream, loss = (stored, mask) if edges == "eod" else (np.roll(stored, 1), np.append([0], mask[:-1]))

@@ -14,7 +14,7 @@ import packline
 from packline.cli.main import main
 from packline.errors import RecipeError
 from packline.formats.export import Exported
-from packline.formats.layouts.files import split_of_name
+from packline.formats.files import split_of_name
 
 RECIPE = """
 tokenizer = "{tokenizer}"

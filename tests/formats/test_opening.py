@@ -10,15 +10,15 @@ from tests.formats.stores import CASES, write_tokenizer
 
 from packline.encoders.tokenizer import load_tokenizer
 from packline.errors import InputError, TokenizerError
-from packline.formats.export import run_export
-from packline.formats.export_record import read_record
-from packline.formats.format import get_format
-from packline.formats.opening import (
+from packline.formats.check import (
     check_metadata,
     find_format,
     make_options,
     open_dataset,
 )
+from packline.formats.export import run_export
+from packline.formats.export_folder import read_record
+from packline.formats.format import get_format
 from packline.store.report import Findings
 
 

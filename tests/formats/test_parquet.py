@@ -99,8 +99,8 @@ def test_row_groups_are_bounded_and_do_not_depend_on_shards(tmp_path: Path) -> N
 def test_units_are_row_groups_and_blocks_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     case = CASES["plain"]
     write(case.make(tmp_path / "store"), "parquet", tmp_path / "out", {"provenance": True})
-    monkeypatch.setattr("packline.formats.layouts.column_reader.UNIT_TOKENS", 150)
-    for module in ("layouts.column_reader", "parquet"):
+    monkeypatch.setattr("packline.formats.columns.UNIT_TOKENS", 150)
+    for module in ("columns", "parquet"):
         monkeypatch.setattr(f"packline.formats.{module}.BLOCK_TOKENS", 30)
     found = read_all("parquet", tmp_path / "out")
     assert len(found.reader.units) > 3 and found.documents == {"train": case.stored}

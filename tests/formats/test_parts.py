@@ -11,8 +11,8 @@ from tests.jobs.builds import Stop, stop_after
 
 from packline.errors import RecipeError
 from packline.formats.export import run_export
+from packline.formats.export_folder import PartReceipt, Staging
 from packline.formats.format import convert_options, get_format
-from packline.formats.staging import PartReceipt, Staging
 from packline.storage import local
 
 

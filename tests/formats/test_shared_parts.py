@@ -9,9 +9,8 @@ from tests.jobs.builds import build, digests
 
 from packline.formats.choice import document_view
 from packline.formats.export import ExportRunner, PartSettings, PartUnit
-from packline.formats.export_record import ExportIdentity
+from packline.formats.export_folder import ExportIdentity, Staging
 from packline.formats.format import convert_options, get_format
-from packline.formats.staging import Staging
 from packline.packing.options import ExportChoice
 from packline.store.writer import HashedFile
 
@@ -51,7 +50,7 @@ def test_a_process_that_is_killed_leaves_the_files_of_another(
 
         with monkeypatch.context() as patch:
             patch.setattr(HashedFile, "write", killed)
-            patch.setattr("packline.formats.export_record.share_file", killed)
+            patch.setattr("packline.formats.export_folder.share_file", killed)
             for unit in units:
                 with pytest.raises(KeyboardInterrupt):
                     next(two.run(unit, lambda tokens, documents=0, text_bytes=0: None))

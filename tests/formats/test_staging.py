@@ -17,12 +17,10 @@ import packline
 from packline.errors import PacklineError, ResumeMismatch, StoreError, StoreNotFound
 from packline.facade import Store
 from packline.fingerprint import seal
-from packline.formats.check import check_dataset
+from packline.formats.check import check_dataset, find_format
 from packline.formats.copying import copy
 from packline.formats.export import run_export
-from packline.formats.export_record import ExportIdentity, ExportRecord, read_record
-from packline.formats.opening import find_format
-from packline.formats.staging import PartReceipt, Staging
+from packline.formats.export_folder import ExportIdentity, ExportRecord, PartReceipt, Staging, read_record
 from packline.formats.types import ExportPart
 from packline.hub.repository import read_pushable
 from packline.jobs.folder import StoreFolder

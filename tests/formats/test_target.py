@@ -10,7 +10,7 @@ import pytest
 
 from packline.errors import OutOfSpace, PacklineError, RecipeError
 from packline.fingerprint import hash_bytes
-from packline.formats.export_record import Target
+from packline.formats.export_folder import Target
 from packline.storage import local as module
 from packline.store.files import FileEntry
 

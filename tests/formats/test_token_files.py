@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from packline.errors import CorruptStore
+from packline.formats import token_files
 from packline.formats.format import DatasetReader
-from packline.formats.layouts import token_files
-from packline.formats.layouts.token_files import IndexedReader, Numbers, ScannedReader, TokenFile
+from packline.formats.token_files import IndexedReader, Numbers, ScannedReader, TokenFile
 from packline.formats.types import DatasetFile, Edges
 from packline.store.report import Findings
 

@@ -10,7 +10,7 @@ from tests.formats.peers import run_peer
 from tests.formats.stores import EOD, make_store, random_documents
 
 from packline.formats.export import run_export
-from packline.formats.export_record import read_record
+from packline.formats.export_folder import read_record
 from packline.packing.options import ExportChoice
 
 ASK = """

@@ -29,7 +29,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from packline.errors import CorruptStore, InputError, RecipeError
-from packline.formats.export_record import RECORD, ExportRecord, Target, read_record
+from packline.formats.export_folder import RECORD, ExportRecord, Target, read_record
 from packline.formats.format import Options, RowFormat
 from packline.formats.row_view import RowView
 from packline.formats.types import (

@@ -24,7 +24,7 @@ from packline.toml import is_toml
 
 if TYPE_CHECKING:
     from packline.formats.document_view import DocumentView
-    from packline.formats.row_splits import RowSplits
+    from packline.formats.row_view import RowSplits
 
 
 def make_choice(settings: dict[str, Any]) -> tuple[ExportChoice, dict[str, Any]]:
@@ -106,8 +106,7 @@ def document_view(source: str, edges: Edges, choice: ExportChoice) -> DocumentVi
 
 def row_view(source: str, choice: ExportChoice) -> RowSplits:
     """Rows of a store, of all its splits unless one is chosen, or of a run."""
-    from packline.formats.row_splits import RowSplits
-    from packline.formats.row_view import RowView
+    from packline.formats.row_view import RowSplits, RowView
 
     given: dict[str, Any] = msgspec.to_builtins(choice)
     if is_toml(source):

@@ -14,7 +14,7 @@ import msgspec
 
 from packline.errors import CorruptStore, PacklineError, StoreError, StoreNotFound, refuse_unknown_names
 from packline.fingerprint import hash_bytes
-from packline.formats.export_record import RECORD, read_record
+from packline.formats.export_folder import RECORD, read_record
 from packline.storage.copying import Copier, forget_waiting
 from packline.storage.local import Link, LocalFolder
 from packline.storage.objects import ObjectFolder, probe

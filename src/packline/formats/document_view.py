@@ -36,7 +36,7 @@ from packline.store.tables import ShardEntry
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from packline.formats.export_record import Target
+    from packline.formats.export_folder import Target
     from packline.store.writer import HashedFile
 
 Piece = tuple[int, np.ndarray, np.ndarray | None]

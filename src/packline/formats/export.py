@@ -23,7 +23,15 @@ from packline.errors import RecipeError, StoreError
 from packline.fingerprint import seal
 from packline.formats.choice import document_view, order_in_words, row_view, with_order
 from packline.formats.document_view import DocumentView
-from packline.formats.export_record import RECORD, TOKENIZER_FILE, ExportIdentity, ExportRecord, Target
+from packline.formats.export_folder import (
+    RECORD,
+    TOKENIZER_FILE,
+    ExportIdentity,
+    ExportRecord,
+    PartReceipt,
+    Staging,
+    Target,
+)
 from packline.formats.format import (
     DocumentFormat,
     Format,
@@ -32,9 +40,7 @@ from packline.formats.format import (
     convert_options,
     get_format,
 )
-from packline.formats.row_splits import RowSplits
-from packline.formats.row_view import RowView
-from packline.formats.staging import PartReceipt, Staging
+from packline.formats.row_view import RowSplits, RowView
 from packline.formats.types import ExportPart, NotPreserved, WrittenPart, without_folders
 from packline.jobs.engine import run_job
 from packline.jobs.events import Note, OnEvent, Planned, UnitDone

@@ -30,10 +30,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from packline.errors import CorruptStore, InputError, RecipeError
-from packline.formats.document_view import DocumentView
-from packline.formats.export_record import ExportRecord, Target
-from packline.formats.format import DatasetReader, DocumentFormat, Options
-from packline.formats.layouts.document_files import (
+from packline.formats.document_files import (
     BLOCK_DOCUMENTS,
     SHARD_TOKENS,
     TokensAndEnds,
@@ -43,7 +40,10 @@ from packline.formats.layouts.document_files import (
     plan_files,
     write_files,
 )
-from packline.formats.layouts.files import FileList
+from packline.formats.document_view import DocumentView
+from packline.formats.export_folder import ExportRecord, Target
+from packline.formats.files import FileList
+from packline.formats.format import DatasetReader, DocumentFormat, Options
 from packline.formats.types import (
     Edges,
     ExportPart,

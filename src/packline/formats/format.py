@@ -47,7 +47,7 @@ from packline.store.report import Findings
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
-    from packline.formats.export_record import ExportRecord, Target
+    from packline.formats.export_folder import ExportRecord, Target
 
 
 SPLIT_FOLDERS = ("train", "val", "valid", "validation", "test")

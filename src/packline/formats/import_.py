@@ -23,14 +23,14 @@ from packline.encoders.token_bytes import TextBytes
 from packline.encoders.tokenizer import Tokenizer
 from packline.errors import CorruptStore, InputChanged, InputError, RecipeError
 from packline.formats.boundaries import BoundaryPolicy, BoundaryProblem
-from packline.formats.format import DatasetReader, convert_options
-from packline.formats.opening import (
+from packline.formats.check import (
     document_format,
     find_record,
     open_dataset,
     read_document_blocks,
     read_headers,
 )
+from packline.formats.format import DatasetReader, convert_options
 from packline.formats.types import DocumentBlock, ReadTask
 from packline.jobs.cut_inputs import number_units
 from packline.jobs.engine import plan_job, run_job

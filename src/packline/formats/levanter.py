@@ -23,21 +23,13 @@ from typing import ClassVar, Literal
 import numpy as np
 import pyarrow as pa
 
-from packline.formats.export_record import ExportRecord, Target
+from packline.formats.columns import LIMITS, WEIGHTS, list_array, make_schema
+from packline.formats.export_folder import ExportRecord, Target
+from packline.formats.files import find_files, paths_of
 from packline.formats.format import Options, RowFormat
-from packline.formats.layouts.columns import (
-    LIMITS,
-    WEIGHTS,
-    create_parquet,
-    leaves_of,
-    list_array,
-    make_schema,
-    read_footer,
-    schema_of,
-)
-from packline.formats.layouts.files import find_files, paths_of
-from packline.formats.layouts.token_files import UNIT_TOKENS
+from packline.formats.parquet import create_parquet, leaves_of, read_footer, schema_of
 from packline.formats.row_view import RowView
+from packline.formats.token_files import UNIT_TOKENS
 from packline.formats.types import ExportPart, ExportPlan, Facts, NotPreserved, RowFiles, Size, row_parts
 from packline.store.report import Findings
 

@@ -33,9 +33,9 @@ import numpy as np
 
 from packline.errors import InputError, RecipeError
 from packline.fingerprint import hash_value
-from packline.formats.export_record import ExportRecord, Target
+from packline.formats.export_folder import ExportRecord, Target
 from packline.formats.format import Options, RowFormat
-from packline.formats.layouts.records import (
+from packline.formats.mds import (
     BLOCK_TOKENS,
     INDEX,
     MOST_BYTES,

@@ -43,10 +43,10 @@ import numpy as np
 
 from packline.errors import PacklineError, RecipeError
 from packline.formats.document_view import DocumentStream, DocumentView
-from packline.formats.export_record import ExportRecord, Target
+from packline.formats.export_folder import ExportRecord, Target
+from packline.formats.files import find_files, first_bytes, split_of_name
 from packline.formats.format import DatasetReader, DocumentFormat, Options
-from packline.formats.layouts.files import find_files, first_bytes, split_of_name
-from packline.formats.layouts.token_files import IndexedReader, TokenFile, check_ends
+from packline.formats.token_files import IndexedReader, TokenFile, check_ends
 from packline.formats.types import DatasetFile, Edges, ExportPart, ExportPlan, Facts, Files, Size, WrittenPart
 from packline.ragged import UINT16_BELOW
 from packline.store.naming import parse_unit, slug_of

@@ -27,12 +27,12 @@ import pyarrow as pa
 from packline.encoders.token_bytes import TokenText, drops_first_space, keeps_text, token_bytes
 from packline.encoders.tokenizer import Tokenizer
 from packline.errors import RecipeError
+from packline.formats.columns import ColumnsReader
 from packline.formats.document_view import DocumentView
-from packline.formats.export_record import ExportRecord, Target
+from packline.formats.export_folder import ExportRecord, Target
+from packline.formats.files import find_files, paths_of
 from packline.formats.format import DatasetReader, DocumentFormat, Options
-from packline.formats.layouts.column_reader import ColumnsReader
-from packline.formats.layouts.columns import create_parquet, read_footer, schema_of
-from packline.formats.layouts.files import find_files, paths_of
+from packline.formats.parquet import create_parquet, read_footer, schema_of
 from packline.formats.types import (
     DocumentBlock,
     Edges,

@@ -28,12 +28,11 @@ from typing import ClassVar
 import numpy as np
 
 from packline.formats.document_view import DocumentView
-from packline.formats.export_record import ExportRecord, Target
+from packline.formats.export_folder import ExportRecord, Target
+from packline.formats.files import find_files, first_bytes, split_of_name
 from packline.formats.format import DatasetReader, DocumentFormat, Options
-from packline.formats.layouts.files import find_files, first_bytes, split_of_name
-from packline.formats.layouts.header_shards import StreamEdges
-from packline.formats.layouts.token_files import ScannedReader, TokenFile
-from packline.formats.llmc import EVALUATION, HEAD, MAGICS
+from packline.formats.llmc import EVALUATION, HEAD, MAGICS, StreamEdges
+from packline.formats.token_files import ScannedReader, TokenFile
 from packline.formats.types import DatasetFile, ExportPart, ExportPlan, Facts, WrittenPart
 from packline.store.report import Findings
 

@@ -24,10 +24,10 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from packline.formats.export_record import ExportRecord
-from packline.formats.layouts.files import first_bytes, split_of_name
-from packline.formats.layouts.header_shards import ShardFormat, ShardOptions, missing_shards
-from packline.formats.layouts.token_files import TokenFile
+from packline.formats.export_folder import ExportRecord
+from packline.formats.files import first_bytes, split_of_name
+from packline.formats.llmc import ShardFormat, ShardOptions, missing_shards
+from packline.formats.token_files import TokenFile
 from packline.formats.types import DatasetFile
 from packline.store.report import Findings
 

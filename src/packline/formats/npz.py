@@ -36,9 +36,9 @@ from typing import Literal
 import numpy as np
 
 from packline.errors import RecipeError
-from packline.formats.export_record import ExportRecord, Target
+from packline.formats.export_folder import ExportRecord, Target
+from packline.formats.files import numbered_files
 from packline.formats.format import Options, RowFormat
-from packline.formats.layouts.files import numbered_files
 from packline.formats.npy import read_array_header
 from packline.formats.pt import DAMAGE
 from packline.formats.row_view import RowView

@@ -36,10 +36,7 @@ import pyarrow.compute as pc
 import pyarrow.csv as pacsv
 
 from packline.errors import CorruptStore, RecipeError
-from packline.formats.document_view import DocumentView
-from packline.formats.export_record import ExportRecord, Target
-from packline.formats.format import DatasetReader, DocumentFormat, Options
-from packline.formats.layouts.document_files import (
+from packline.formats.document_files import (
     SHARD_TOKENS,
     TokensAndEnds,
     ends_of,
@@ -48,7 +45,10 @@ from packline.formats.layouts.document_files import (
     plan_files,
     write_files,
 )
-from packline.formats.layouts.files import FileList, find_files
+from packline.formats.document_view import DocumentView
+from packline.formats.export_folder import ExportRecord, Target
+from packline.formats.files import FileList, find_files
+from packline.formats.format import DatasetReader, DocumentFormat, Options
 from packline.formats.types import Edges, ExportPart, ExportPlan, Facts, Files, Size, check_name
 from packline.store.report import Findings
 

@@ -14,6 +14,7 @@ integers; others are reported as problems. Splits follow from the names of files
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
 
@@ -22,24 +23,22 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from packline.errors import CorruptStore
-from packline.formats.document_view import DocumentView
-from packline.formats.export_record import ExportRecord, Target
-from packline.formats.format import DatasetReader, DocumentFormat
-from packline.formats.layouts.column_reader import ColumnFile, Columns, ColumnsReader
-from packline.formats.layouts.columns import (
+from packline.formats.columns import (
     WEIGHTS,
+    ColumnFile,
     ColumnOptions,
+    Columns,
+    ColumnsReader,
     column_types,
-    create_parquet,
-    leaves_of,
     make_schema,
     plan_columns,
-    read_footer,
     record_batches,
-    schema_of,
 )
-from packline.formats.layouts.files import find_files, paths_of, split_of_path
-from packline.formats.layouts.token_files import BLOCK_DOCUMENTS, BLOCK_TOKENS
+from packline.formats.document_view import DocumentView
+from packline.formats.export_folder import ExportRecord, Target
+from packline.formats.files import find_files, paths_of, split_of_path
+from packline.formats.format import DatasetReader, DocumentFormat
+from packline.formats.token_files import BLOCK_DOCUMENTS, BLOCK_TOKENS
 from packline.formats.types import DatasetFile, ExportPart, ExportPlan, Facts
 from packline.ragged import offsets_of
 from packline.store.report import Findings
@@ -163,6 +162,51 @@ def _end(group: pq.RowGroupMetaData) -> int:
     return _begin(group) + sum(
         group.column(number).total_compressed_size for number in range(group.num_columns)
     )
+
+
+@contextmanager
+def create_parquet(
+    target: Target, name: str, schema: pa.Schema, compression: str, repeated: Sequence[str] | bool = False
+) -> Iterator[pq.ParquetWriter]:
+    """Writer of a new Parquet file, with checksums of its pages and without statistics.
+
+    Args:
+        repeated: columns whose values repeat, kept as dictionaries.
+    """
+    with (
+        target.create(name) as file,
+        pa.PythonFile(file, "w") as sink,
+        pq.ParquetWriter(
+            sink,
+            schema,
+            compression=compression,
+            use_dictionary=repeated,
+            write_statistics=False,
+            write_page_checksum=True,
+        ) as writer,
+    ):
+        yield writer
+
+
+def read_footer(path: str | Path, name: str, findings: Findings) -> tuple[pq.FileMetaData, pa.Schema] | None:
+    """Metadata and schema of a Parquet file; None, and a problem in `findings`, if it is not a whole one."""
+    try:
+        with pq.ParquetFile(path) as file:
+            return file.metadata, file.schema_arrow
+    except (OSError, ValueError, pa.ArrowException) as error:  # ValueError: names that are not text
+        findings.add(name, f"not a whole Parquet file: {error}")
+        return None
+
+
+def schema_of(path: Path) -> pa.Schema:
+    """Schema of a Parquet file; without fields if it is not a whole one."""
+    found = read_footer(path, path.name, Findings())
+    return pa.schema([]) if found is None else found[1]
+
+
+def leaves_of(metadata: pq.FileMetaData) -> list[str]:
+    """Name of the column that each leaf of a Parquet schema belongs to."""
+    return [metadata.schema.column(n).path.partition(".")[0] for n in range(metadata.num_columns)]
 
 
 FORMAT = Parquet()

@@ -39,9 +39,9 @@ import msgspec
 import numpy as np
 
 from packline.errors import CorruptStore, RecipeError
-from packline.formats.export_record import Target
+from packline.formats.export_folder import Target
+from packline.formats.files import numbered_files, read_facts
 from packline.formats.format import Options, RowFormat
-from packline.formats.layouts.files import numbered_files, read_facts
 from packline.formats.row_view import RowView
 from packline.formats.types import (
     DatasetFile,

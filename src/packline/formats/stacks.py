@@ -32,12 +32,18 @@ import numpy as np
 
 from packline.errors import InputError, RecipeError
 from packline.formats.document_view import DocumentStream, DocumentView
-from packline.formats.export_record import Target
+from packline.formats.export_folder import Target
+from packline.formats.files import SHARD_ORDER, numbered_files, read_facts
 from packline.formats.format import DatasetReader, DocumentFormat, Options
-from packline.formats.layouts.files import SHARD_ORDER, numbered_files, read_facts
-from packline.formats.layouts.header_shards import MOST_TOKENS, missing_shards, shard_prefix
-from packline.formats.layouts.token_files import Numbers, ScannedReader, TokenFile
-from packline.formats.llmc import HEADER_BYTES, read_head, shard_header
+from packline.formats.llmc import (
+    HEADER_BYTES,
+    MOST_TOKENS,
+    missing_shards,
+    read_head,
+    shard_header,
+    shard_prefix,
+)
+from packline.formats.token_files import Numbers, ScannedReader, TokenFile
 from packline.formats.types import (
     DatasetFile,
     Edges,

@@ -33,11 +33,10 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from packline.formats.arrow import BATCH_DOCUMENTS, BATCH_TOKENS, FILE
-from packline.formats.export_record import ExportRecord, Target
-from packline.formats.format import Options, RowFormat
-from packline.formats.layouts.columns import ATTENTION_MASK, LABELS, LIMITS, SPLITS, list_array, make_schema
-from packline.formats.layouts.hf_disk import (
+from packline.formats.arrow import (
+    BATCH_DOCUMENTS,
+    BATCH_TOKENS,
+    FILE,
     SEQ_LENGTHS,
     SavedFiles,
     features_of_saved,
@@ -45,8 +44,11 @@ from packline.formats.layouts.hf_disk import (
     write_folder,
     write_stream,
 )
-from packline.formats.layouts.token_files import UNIT_TOKENS
+from packline.formats.columns import ATTENTION_MASK, LABELS, LIMITS, SPLITS, list_array, make_schema
+from packline.formats.export_folder import ExportRecord, Target
+from packline.formats.format import Options, RowFormat
 from packline.formats.row_view import RowSpans, RowView
+from packline.formats.token_files import UNIT_TOKENS
 from packline.formats.types import (
     ExportPart,
     ExportPlan,

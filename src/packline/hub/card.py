@@ -23,7 +23,7 @@ import msgspec
 import yaml  # type: ignore[import-untyped]
 from markupsafe import Markup
 
-from packline.formats.export_record import ExportRecord
+from packline.formats.export_folder import ExportRecord
 from packline.hub.repository import Pushable, without_credentials
 from packline.recipe import Recipe, Source
 from packline.store.ledger import losses

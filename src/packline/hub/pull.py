@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from packline.errors import CorruptStore, HubError, StoreError, refuse_unknown_names
-from packline.formats.export_record import read_record
+from packline.formats.export_folder import read_record
 from packline.hub.repository import (
     CARD,
     DOWNLOADS,

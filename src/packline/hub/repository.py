@@ -24,7 +24,7 @@ import msgspec
 from packline.encoders.tokenizer import JSON as TOKENIZER_JSON
 from packline.errors import HubError, RecipeError, StoreError, StoreNotFound, hide_credentials
 from packline.evals.task import CONFIG, QUESTIONS
-from packline.formats.export_record import RECORD, ExportRecord, files_below, read_record
+from packline.formats.export_folder import RECORD, ExportRecord, files_below, read_record
 from packline.storage.hub_inputs import HubBusy, address, hub_errors, list_files, local_name, parse_hub
 from packline.storage.places import is_remote, without_secrets
 from packline.store.files import FileEntry, stat_file

@@ -17,8 +17,8 @@ import numpy as np
 
 from packline.encoders.token_bytes import TextBytes
 from packline.errors import CorruptStore, refuse_unknown_names
-from packline.formats.export_record import check_export
-from packline.formats.opening import OpenedDataset, find_record, open_dataset, read_document_blocks
+from packline.formats.check import OpenedDataset, find_record, open_dataset, read_document_blocks
+from packline.formats.export_folder import check_export
 from packline.jobs.machines import On, temporary_folder
 from packline.jobs.resources import usable_cores
 from packline.packing.options import PACKINGS, DocumentFilter, Packing

@@ -17,7 +17,7 @@ import numpy as np
 
 from packline.errors import CorruptStore, InputError
 from packline.formats.document_view import DocumentView
-from packline.formats.export_record import ExportRecord, Target
+from packline.formats.export_folder import ExportRecord, Target
 from packline.formats.format import DatasetReader, DocumentFormat, Options
 from packline.formats.types import DatasetFile, DocumentBlock, Edges, ExportPart, ExportPlan, ReadTask, Size
 from packline.ragged import offsets_of

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from packline.errors import InputError
-from packline.formats.export_record import read_record
+from packline.formats.export_folder import read_record
 from packline.formats.types import DatasetFile
 from packline.recipe import SPLITS, Split
 from packline.store.report import Findings

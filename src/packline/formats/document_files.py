@@ -21,10 +21,10 @@ import numpy as np
 
 from packline.errors import InputError
 from packline.formats.document_view import DocumentStream, DocumentView
-from packline.formats.export_record import Target, read_record
+from packline.formats.export_folder import Target, read_record
+from packline.formats.files import FileList, exported_split, split_of_folder
 from packline.formats.format import DatasetReader, Format
-from packline.formats.layouts.files import FileList, exported_split, split_of_folder
-from packline.formats.layouts.token_files import Ends, IndexedReader, Numbers, ScannedReader, TokenFile
+from packline.formats.token_files import Ends, IndexedReader, Numbers, ScannedReader, TokenFile
 from packline.formats.types import DatasetFile, ExportPart, ExportPlan, fitting_dtype
 from packline.store.report import Findings
 

@@ -1,1 +1,0 @@
-"""Ways of laying out tokens that several formats share."""
