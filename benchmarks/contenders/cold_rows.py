@@ -18,7 +18,7 @@ import numpy as np
 
 import packline
 from benchmarks.contenders.batches import ROWS, SEQ_LEN
-from packline.loading import read_ahead
+from packline.loading import ahead
 
 
 def main() -> None:
@@ -37,7 +37,7 @@ def main() -> None:
     if arguments.order == "blocks":
         sizes = {"block_rows": arguments.block_rows, "window_blocks": arguments.window_blocks}
     if arguments.no_read_ahead:
-        read_ahead.ReadAhead.announce = lambda *_: None  # type: ignore[method-assign]
+        ahead.ReadAhead.announce = lambda *_: None  # type: ignore[method-assign]
     loader = packline.Loader(
         rows,
         batch_size=ROWS,

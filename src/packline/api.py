@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
-from packline.conversion import convert
+from packline.conversion import convert, is_toml
 from packline.errors import CorruptStore, RecipeError, refuse_unknown_names, unknown_name
 from packline.settings import (
     BuildKeywords,
@@ -16,7 +16,6 @@ from packline.settings import (
     is_recipe,
     make_recipe,
 )
-from packline.toml import is_toml
 
 if TYPE_CHECKING:
     from packline.chat.sft_unit import Overflow, Scheme

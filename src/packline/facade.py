@@ -113,7 +113,7 @@ class Store(StoreReader, Notebook):
             min_tokens: only documents with at least n tokens, including boundary tokens.
             max_tokens: only documents with at most n tokens.
             where: only documents that meet a condition on their columns, such as
-                `score >= 3 and language in ['de', 'en']`; see `packline.where.grammar`.
+                `score >= 3 and language in ['de', 'en']`; see `packline.where.conditions`.
             unique: True keeps the first of equal texts, in the order of documents, among those that the other
                 filters leave. Folders of other stores: also no text that one of them has.
             exclude: a list of documents to leave out, or several, as `packline verify --against --write` and

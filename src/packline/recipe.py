@@ -18,10 +18,9 @@ from typing import Annotated, Any, Literal, get_args
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from packline.conversion import convert, in_toml
+from packline.conversion import convert, in_toml, read_table, read_toml
 from packline.errors import RecipeError, did_you_mean, refuse_name
 from packline.quantities import read_quantities
-from packline.toml import read_table, read_toml
 
 Format = Literal["auto", "jsonl", "parquet", "text"]
 Documents = Literal["file", "line", "separator"]
@@ -73,7 +72,7 @@ class Source(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     """Sandboxed Jinja template that makes the text from a record's fields. Replaces `text`."""
     where: str | UnsetType = UNSET
     """Condition on the fields of a record, such as `score >= 3 and language in ['de', 'en']`; records that do
-    not meet it are left out and counted. See `packline.where.grammar`."""
+    not meet it are left out and counted. See `packline.where.conditions`."""
     split: Split | UnsetType = UNSET
     """Split of all its documents, regardless of their hash."""
     columns: tuple[str, ...] | UnsetType = UNSET
@@ -308,7 +307,7 @@ def _check_source(source: Source, where: str) -> None:
         )
     parse_columns(source.columns or (), where)
     if source.where is not UNSET:
-        from packline.where.grammar import canonical_where
+        from packline.where.conditions import canonical_where
 
         canonical_where(source.where, where)
     if source.max_chars is not None and source.max_chars < source.min_chars:
@@ -403,7 +402,7 @@ def parse_columns(columns: Sequence[str], where: str) -> list[tuple[str, ColumnT
 def _with_canonical_where(source: Source) -> Source:
     if source.where is UNSET:
         return source
-    from packline.where.grammar import canonical_where
+    from packline.where.conditions import canonical_where
 
     return msgspec.structs.replace(source, where=canonical_where(source.where))
 

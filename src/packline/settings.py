@@ -13,7 +13,7 @@ from typing import Any, Literal, TypedDict
 
 import msgspec
 
-from packline.conversion import convert
+from packline.conversion import convert, is_toml, kind_of
 from packline.errors import RecipeError, unknown_name
 from packline.quantities import parse_bytes
 from packline.recipe import (
@@ -30,7 +30,6 @@ from packline.recipe import (
     check_recipe,
     load_recipe,
 )
-from packline.toml import is_toml, kind_of
 
 SOURCE_FIELDS = set(Source.__struct_fields__) - {"inputs", "name", "label"}
 RECIPE_FIELDS = set(Recipe.__struct_fields__) - {"sources", "tokenizer"}

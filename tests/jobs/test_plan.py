@@ -14,7 +14,7 @@ from packline.errors import CorruptStore
 from packline.facade import Store
 from packline.jobs import store_job
 from packline.jobs.plan import PLAN, Plan, read_plan, record_plan
-from packline.loading.needed_units import build_identity
+from packline.loading.state import build_identity
 from packline.storage.local import LocalFolder
 from packline.storage.results import WORK, Storage
 from packline.store.ledger import source_names

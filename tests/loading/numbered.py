@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from packline.errors import CorruptStore
-from packline.packing.gather import PlannedRows
+from packline.packing.batch import PlannedRows
 from packline.packing.layout import Layout
 from packline.packing.packer import Spans
 from packline.packing.rows import Rows, check_divides

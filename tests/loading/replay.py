@@ -16,7 +16,7 @@ from packline.facade import Store
 from packline.jobs.partial import Publisher
 from packline.jobs.plan import Plan, Unit, record_plan
 from packline.jobs.receipts import CommittedReceipts
-from packline.loading.needed_units import build_identity
+from packline.loading.state import build_identity
 from packline.storage.local import LocalFolder
 from packline.storage.results import WORK
 from packline.store.manifest import MANIFEST, Receipt

@@ -19,8 +19,8 @@ from tests.store.remote import PLACE, Faults, Flip, lengths_of, same_arrays, sta
 from packline import Loader, Mixture
 from packline.errors import CorruptStore, StoreError
 from packline.facade import Store
-from packline.loading import fetch_ahead, read_ahead
-from packline.loading.fetch_ahead import FetchAhead, window_steps
+from packline.loading import ahead
+from packline.loading.ahead import FetchAhead, window_steps
 from packline.store import fetching
 from packline.store.files import CacheSettings
 from packline.store.pieces import Ranges
@@ -204,7 +204,7 @@ def test_with_a_full_cache_the_reader_makes_its_plans_itself(
         for shard in remote.shards:
             shard.token_ranges[0:]
         monkeypatch.setattr(FetchAhead, "_plan", noted)
-        monkeypatch.setattr(fetch_ahead, "window_steps", lambda *_: 2 * read_ahead.STEPS)
+        monkeypatch.setattr(ahead, "window_steps", lambda *_: 2 * ahead.STEPS)
         loaders = [Loader(store.rows(256), batch_size=4, prefetch=0) for store in (local, remote)]
         for step in range(300):
             assert same_arrays(*(loader.next_batch(step) for loader in loaders))
@@ -215,7 +215,7 @@ def test_with_a_full_cache_the_reader_makes_its_plans_itself(
 def test_a_loader_that_waits_for_its_bytes_reports_it(
     local: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(fetch_ahead, "REPORT_SECONDS", 0.0)
+    monkeypatch.setattr(ahead, "REPORT_SECONDS", 0.0)
     with standing_for_bucket(Faults(local.path)):
         remote = Store(PLACE, CacheSettings(str(tmp_path)))
         assert remote.files.traffic is not None and "stalls" not in repr(

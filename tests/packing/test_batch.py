@@ -1,8 +1,12 @@
-"""Arrays of a batch against a reference on plain lists, token by token, and damage that must be refused."""
+"""Arrays of a batch against a reference on plain lists, token by token; damage that must be refused; and
+memory, used again when nothing refers to it, never while something does.
+"""
 
 from __future__ import annotations
 
+import gc
 import shutil
+import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -17,8 +21,8 @@ from tests.store.stores import relist
 import packline
 from packline.errors import CorruptStore, RecipeError
 from packline.facade import Store
-from packline.packing.batch import ALL_FIELDS, FIELDS, CompactBatch
-from packline.packing.gather import PlannedRows
+from packline.packing import batch
+from packline.packing.batch import ALL_FIELDS, FIELDS, KEPT, LEAST, CompactBatch, PlannedRows, take_memory
 from packline.packing.packer import Spans
 from packline.store.reader import StoreReader
 from packline.testing import make_store
@@ -277,3 +281,78 @@ def test_a_loss_mask_of_another_size_is_refused(damaged: Path) -> None:
     spans = spans_of(relist(damaged), [[(6, 0, 5)]], None)
     with pytest.raises(CorruptStore, match=r"\.loss: expected 83 bytes, .*found 82"):
         fill(relist(damaged), spans, 8, pad_id=0)
+
+
+@pytest.fixture(autouse=True)
+def nothing_free() -> None:
+    gc.collect()
+    batch._FREE.clear()
+
+
+@given(st.lists(st.tuples(st.sampled_from([LEAST, LEAST + 8, 1000]), st.integers(0, 5)), max_size=60))
+def test_a_block_that_is_kept_never_changes(uses: list[tuple[int, int]]) -> None:
+    kept: list[tuple[int, np.ndarray]] = []
+    for number, (size, drop) in enumerate(uses):
+        whole = take_memory(size)
+        assert whole.shape == (size,) and whole.flags.writeable
+        whole[:] = number % 251
+        # A view of a view in another dtype keeps the memory as the whole does.
+        kept.append((number % 251, whole.view("u8")[:: 1 + number % 3]))
+        del whole
+        if drop < len(kept):
+            kept.pop(drop)
+        assert all((array.view(np.uint64) == value * 0x0101010101010101).all() for value, array in kept)
+        places = [array.__array_interface__["data"][0] for _, array in kept]
+        assert len(set(places)) == len(places)
+
+
+def test_free_blocks_are_few_and_those_of_another_size_go() -> None:
+    held = [take_memory(LEAST) for _ in range(3 * KEPT)]
+    del held
+    assert [free.size for free in batch._FREE] == [LEAST] * KEPT
+    others = [take_memory(2 * LEAST) for _ in range(KEPT)]
+    assert [free.size for free in batch._FREE] == [LEAST]
+    del others
+    assert [free.size for free in batch._FREE] == [2 * LEAST] * KEPT
+
+
+def test_two_sizes_in_turn_use_their_own_memory_again() -> None:
+    for size in (LEAST, 3 * LEAST):
+        take_memory(size)
+    first = list(map(id, batch._FREE))
+    for size in (LEAST, 3 * LEAST) * 3:
+        take_memory(size)
+    assert sorted(map(id, batch._FREE)) == sorted(first)
+
+
+def test_memory_of_a_few_megabytes_begins_at_a_huge_page() -> None:
+    for size in (batch.HUGE, batch.HUGE + 4096, 3 * batch.HUGE):
+        block = take_memory(size)
+        assert len(block) == size and block.__array_interface__["data"][0] % batch.HUGE == 0
+        block[:] = 1
+
+
+def test_threads_never_share_a_block() -> None:
+    wrong: list[int] = []
+
+    def use(number: int) -> None:
+        for _ in range(300):
+            block = take_memory(LEAST)
+            block[::4096] = number
+            if not (block[::4096] == number).all():
+                wrong.append(number)
+
+    threads = [threading.Thread(target=use, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+def test_memory_comes_back_from_a_reference_circle() -> None:
+    circle: list[object] = [take_memory(LEAST)]
+    circle.append(circle)
+    del circle
+    gc.collect()
+    assert len(batch._FREE) == 1

@@ -1,10 +1,13 @@
-"""best_fit: as many rows as plain best fit decreasing, every token once, plans that fit their store."""
+"""best_fit: as many rows as plain best fit decreasing, every token once, plans that fit their store; in
+windows of units, each is best_fit of its units alone, and does not know of others.
+"""
 
 from __future__ import annotations
 
 import bisect
 import itertools
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -15,14 +18,23 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tests.packing.counting import check_conservation, check_rows_of, counted
 
-from packline.errors import CorruptStore
+from packline.errors import CorruptStore, RecipeError
 from packline.packing import best_fit, cache
-from packline.packing.best_fit import BestFit, best_fit_counts, make_plan, plan_settings
+from packline.packing.best_fit import (
+    BestFit,
+    Fit,
+    best_fit_counts,
+    fit,
+    make_plan,
+    plan_settings,
+    window_edges,
+    window_of,
+)
 from packline.packing.cache import Plan, plan_fingerprint, save_plan
-from packline.packing.fit import Fit, fit
 from packline.packing.options import DocumentFilter
-from packline.packing.packer import Spans
+from packline.packing.packer import Counts
 from packline.packing.selection import Selection
+from packline.packing.stats import compare_packings
 from packline.testing import make_store
 
 
@@ -117,7 +129,9 @@ def test_rows_of_more_than_65536_tokens_are_sorted_as_well() -> None:
     assert plan.arrays["order"].tolist() == expected[rests[expected] > 0].tolist()
 
 
-def rows_by_hand(spans: Spans) -> list[list[tuple[int, int, int]]]:
+def spans_of(packer: BestFit, rows: np.ndarray | Sequence[int]) -> list[list[tuple[int, int, int]]]:
+    """(document, start, length) of every span of these rows."""
+    spans = packer.spans(np.array(rows, np.int64))
     columns = zip(spans.documents.tolist(), spans.starts.tolist(), spans.lengths.tolist(), strict=True)
     flat, offsets = list(columns), spans.offsets.tolist()
     return [flat[start:stop] for start, stop in itertools.pairwise(offsets)]
@@ -158,16 +172,14 @@ def test_every_token_is_in_one_row_and_every_row_is_found(case: tuple[list[int],
         packer = BestFit(Selection(store, DocumentFilter(**chosen)), seq_len)
         check_packing(packer, kept, len(lengths))
         rows = np.random.default_rng(0).integers(0, len(packer), 30)
-        assert rows_by_hand(packer.spans(rows)) == [
-            rows_by_hand(packer.spans(np.array([row])))[0] for row in rows
-        ]
+        assert spans_of(packer, rows) == [spans_of(packer, [row])[0] for row in rows]
         assert len(packer.spans(np.empty(0, np.int64))) == 0
 
 
 def test_in_a_row_the_longest_piece_comes_first_and_equal_ones_by_place(tmp_path: Path) -> None:
     store = make_store(tmp_path / "store", [[2, 6, 2, 6, 2, 13, 6, 2, 2, 10]])
     packer = BestFit(Selection(store), 10)
-    rows = rows_by_hand(packer.spans(np.arange(len(packer))))
+    rows = spans_of(packer, range(len(packer)))
     assert rows[:2] == [[(5, 0, 10)], [(9, 0, 10)]]
     assert sorted(rows[2:]) == [
         [(1, 0, 6), (5, 10, 3)],
@@ -257,3 +269,125 @@ def test_a_plan_that_lies_with_matching_checksums_is_caught_when_a_row_is_read(
     with pytest.raises(CorruptStore, match="does not fit the lengths"):
         for document in range(11):
             wrong.rows_of(document)
+
+
+SHARDS = st.lists(st.lists(st.integers(1, 30), min_size=1, max_size=9), min_size=1, max_size=7)
+
+
+@settings(max_examples=12)
+@given(SHARDS, st.integers(2, 14), st.integers(1, 4), st.booleans(), st.booleans(), st.data())
+def test_each_window_is_best_fit_of_its_units_alone(
+    shards: list[list[int]], seq_len: int, units: int, memory: bool, filtered: bool, data: st.DataObject
+) -> None:
+    chosen = DocumentFilter(min_tokens=5) if filtered else DocumentFilter()
+    with TemporaryDirectory() as folder:
+        store = make_store(Path(folder) / "store", shards)
+        if not any(length >= (chosen.min_tokens or 0) for shard in shards for length in shard):
+            return
+        selection = Selection(store, chosen)
+        packer = BestFit(selection, seq_len, units, plans={} if memory else None)
+        expected: list[list[tuple[int, int, int]]] = []
+        first = 0
+        counts: list[Counts] = []
+        for start in range(0, len(shards), units):
+            group = shards[start : start + units]
+            kept = [length for shard in group for length in shard if length >= (chosen.min_tokens or 0)]
+            numbers = [
+                first + place
+                for place, length in enumerate(length for shard in group for length in shard)
+                if length >= (chosen.min_tokens or 0)
+            ]
+            first += sum(map(len, group))
+            if kept:
+                with TemporaryDirectory() as inner:
+                    alone = BestFit(Selection(make_store(Path(inner) / "store", [kept])), seq_len)
+                    counts.append(alone.counts)
+                    for row in spans_of(alone, np.arange(len(alone))):
+                        expected.append([(numbers[place], begin, size) for place, begin, size in row])
+        assert len(packer) == len(expected)
+        assert spans_of(packer, np.arange(len(packer))) == expected
+        order = np.array(data.draw(st.permutations(range(len(packer)))), np.int64)
+        assert spans_of(packer, order) == [expected[row] for row in order]
+        for document in range(len(store.documents)):
+            holding = [row for row, spans in enumerate(expected) if document in [span[0] for span in spans]]
+            assert packer.rows_of(document).tolist() == holding
+        assert packer.counts.rows == len(packer) == sum(one.rows for one in counts)
+        assert packer.counts.padding_tokens == sum(one.padding_tokens for one in counts)
+        edges = np.cumsum([0, *(one.rows for one in counts)]).tolist()
+        assert packer.plan.arrays["rows"].tolist() == edges and packer.settled(None) == edges[-2]
+        if seq_len <= store.manifest.tokens:
+            _, price = compare_packings(selection, seq_len, ["best_fit"], pack_window=units)
+            assert price.counts == packer.counts
+
+
+@settings(max_examples=8)
+@given(SHARDS, SHARDS, st.integers(2, 14), st.integers(1, 4))
+def test_later_units_leave_earlier_windows_as_they_are(
+    shards: list[list[int]], more: list[list[int]], seq_len: int, units: int
+) -> None:
+    shards = shards[: len(shards) // units * units]
+    if not shards:
+        return
+    with TemporaryDirectory() as folder, TemporaryDirectory() as other:
+        short = BestFit(Selection(make_store(Path(folder) / "store", shards)), seq_len, units)
+        long = BestFit(Selection(make_store(Path(other) / "store", shards + more)), seq_len, units)
+        rows = np.arange(len(short))
+        assert spans_of(short, rows) == spans_of(long, rows)
+
+
+def test_windows_follow_the_numbers_of_units_and_slices() -> None:
+    assert [window_of(f"web-{n:06d}", 3)[1] for n in range(7)] == [0, 0, 0, 1, 1, 1, 2]
+    assert window_of("web-000002-000004", 3) == ("web-000002", 1)
+    assert window_of("my-web-000002", 3) != window_of("web-000002", 3)
+
+
+def test_a_unit_without_selected_documents_counts(tmp_path: Path) -> None:
+    splits = ["train", "val", "val", "train", "train"]
+    store = make_store(tmp_path / "store", [[3], [4], [5], [6], [7]], splits=splits)
+    assert window_edges(Selection(store), 2) == [0, 1, 2, 3]  # units 0; 3; 4
+    assert window_edges(Selection(store, DocumentFilter(split="all")), 2) == [0, 2, 4, 5]
+
+
+def test_windows_of_a_store_that_grows_are_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[tuple[int, int]] = []
+
+    def counted(blocks: Any, start: int, stop: int, seq_len: int) -> Any:
+        made.append((start, stop))
+        return make_plan(blocks, start, stop, seq_len)
+
+    monkeypatch.setattr(best_fit, "make_plan", counted)
+    shards = [[5, 9, 3], [7, 30], [2, 2, 8], [4], [1, 1]]
+    memory: dict[Any, Any] = {}
+    for size in range(1, 6):
+        store = make_store(tmp_path / str(size), shards[:size])
+        packer = BestFit(Selection(store), 10, 2, plans=memory)
+        alone = BestFit(Selection(store), 10, 2, plans={})
+        rows = np.arange(len(alone))
+        assert spans_of(packer, rows) == spans_of(alone, rows)
+    assert made.count((0, 5)) == 1 + 4  # by the memory, and by each of those alone
+    (held,) = memory.values()
+    assert list(held) == [(0, 5), (5, 9), (9, 11)]
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"pack_window": 0}, "pack_window is 0: expected at least 1"),
+        ({"pack_window": 2, "packing": "concat"}, "pack_window is 2, and packing is concat"),
+        ({"pack_window": 2, "shuffle_documents": 1}, "units in stored order"),
+    ],
+)
+def test_windows_that_cannot_be_are_refused(tmp_path: Path, options: dict[str, Any], problem: str) -> None:
+    store = make_store(tmp_path / "store", [[5, 9, 3]])
+    with pytest.raises(RecipeError, match=problem):
+        store.rows(8, **{"packing": "best_fit", **options})
+
+
+def test_by_hand() -> None:
+    """Two windows lose what one would share: 6 and 4 in one row, or in two."""
+    with TemporaryDirectory() as folder:
+        selection = Selection(make_store(Path(folder) / "store", [[6], [4]]))
+        prices = {price.name: price for price in compare_packings(selection, 10, pack_window=1)}
+    assert list(prices)[:3] == ["concat", "best_fit", "best_fit, 1 unit"]
+    assert (prices["best_fit"].counts.rows, prices["best_fit"].padding) == (1, 0)
+    assert (prices["best_fit, 1 unit"].counts.rows, prices["best_fit, 1 unit"].padding) == (2, 0.5)

@@ -22,8 +22,7 @@ from packline.packing.options import OVERFLOWS, PACKINGS, DocumentFilter, RowOpt
 from packline.packing.rows import Rows
 from packline.packing.selection import Selection
 from packline.testing import make_store
-from packline.where.conditions import record_test
-from packline.where.grammar import parse_where
+from packline.where.conditions import parse_where, record_test
 
 
 def selected(shape: Shape, store: Store, where: str | None, unique: bool, excluded: list[int]) -> list[int]:

@@ -17,8 +17,7 @@ from tests.store.stores import relist
 
 from packline import Loader
 from packline.facade import Store
-from packline.packing.batch import ALL_FIELDS, CompactBatch
-from packline.packing.gather import PlannedRows
+from packline.packing.batch import ALL_FIELDS, CompactBatch, PlannedRows
 from packline.packing.rows import Rows
 from packline.store.files import CacheSettings
 from packline.testing import make_store

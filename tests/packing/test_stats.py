@@ -12,10 +12,9 @@ from hypothesis import strategies as st
 from packline.errors import RecipeError
 from packline.facade import Store
 from packline.packing.best_fit import BestFit
-from packline.packing.concat import Concat
+from packline.packing.in_order import Concat, Pad
 from packline.packing.options import DocumentFilter
 from packline.packing.packer import Packer
-from packline.packing.pad import Pad
 from packline.packing.selection import Selection
 from packline.packing.stats import PackingStats, compare_packings
 from packline.testing import make_store

@@ -13,8 +13,7 @@ from packline.errors import RecipeError
 from packline.recipe import Recipe, Source, check_recipe
 from packline.sources.batch import RecordProblem
 from packline.sources.record_text import RecordText
-from packline.where.conditions import Incomparable, record_test
-from packline.where.grammar import parse_where
+from packline.where.conditions import Incomparable, parse_where, record_test
 
 plain = st.none() | st.booleans() | st.integers(-2, 2) | st.text("abé", max_size=6)
 values = plain | st.lists(plain, max_size=3) | st.dictionaries(st.just("b"), plain)

@@ -24,12 +24,13 @@ from packline.packing.selection import Selection
 from packline.where.columns import check_columns, column_mask
 from packline.where.conditions import (
     Incomparable,
+    canonical_where,
     conjunction,
     expected_fields,
     fields_of,
+    parse_where,
     record_test,
 )
-from packline.where.grammar import canonical_where, parse_where
 
 TYPES = {
     "n": pa.int64(),

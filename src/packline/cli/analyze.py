@@ -13,12 +13,12 @@ from packline.cli.arguments import Length, OnName, Reading, option, place_of
 from packline.cli.info import price_facts
 from packline.cli.output import output
 from packline.cli.verify import show_list
+from packline.conversion import is_toml
 from packline.errors import RecipeError
 from packline.formats.choice import is_store
 from packline.packing.exclusions import check_list_path, write_duplicates
 from packline.packing.options import Packing
 from packline.store.reader import StoreReader
-from packline.toml import is_toml
 from packline.viewing.analysis import Analysis, analyze_foreign
 from packline.viewing.analysis import analyze as analyze_store
 from packline.viewing.batch_files import SUFFIXES, read_batch, summarize, summary_table

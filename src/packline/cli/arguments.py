@@ -13,13 +13,13 @@ from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 import msgspec
 from cyclopts import Group, Parameter, Token
 
+from packline.conversion import is_toml
 from packline.errors import RecipeError
 from packline.jobs.machines import On, Ray, parse_slice
 from packline.packing.options import ExportChoice
 from packline.quantities import LENGTHS, parse_count, parse_length
 from packline.recipe import Recipe, RunOptions, Source
 from packline.settings import make_recipe
-from packline.toml import is_toml
 
 MAIN = Group("Main", sort_key=5)
 DOCUMENTS = Group("Documents", sort_key=10)

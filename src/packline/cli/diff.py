@@ -8,9 +8,9 @@ from cyclopts import Parameter
 
 from packline.cli.main import DONE, FAILED
 from packline.cli.output import output
+from packline.conversion import kind_of
 from packline.errors import RecipeError
 from packline.store.difference import diff as diff_stores
-from packline.toml import kind_of
 from packline.viewing.summaries import difference_blocks, run_difference_blocks
 
 

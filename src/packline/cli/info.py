@@ -14,12 +14,12 @@ from cyclopts import Group, Parameter
 from packline.cli.arguments import ROWS, Count, DocumentArguments, Length, option
 from packline.cli.main import DONE
 from packline.cli.output import output
+from packline.conversion import kind_of
 from packline.errors import RecipeError
 from packline.packing.options import PACKINGS, DocumentFilter, Packing
 from packline.packing.selection import Selection
 from packline.packing.stats import PackingStats, compare_packings
 from packline.store.reader import StoreReader
-from packline.toml import kind_of
 from packline.viewing.columns import count_columns
 from packline.viewing.describe import cheapest_facts, left_out_facts, packing_tables, store_page
 from packline.viewing.info import info as store_info

@@ -9,8 +9,8 @@ from cyclopts import Group
 
 from packline.cli.arguments import MAIN, Count, Inputs, Length, option
 from packline.cli.output import output
+from packline.conversion import refuse_toml
 from packline.errors import PacklineError, RecipeError, StoreError, TokenizerError, hide_credentials
-from packline.toml import refuse_toml
 from packline.viewing.text import plural
 
 RUN = Group("Run files", sort_key=10)

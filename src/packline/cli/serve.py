@@ -8,7 +8,7 @@ from cyclopts import Group, Parameter
 
 from packline.cli.arguments import option
 from packline.cli.output import output
-from packline.toml import is_toml
+from packline.conversion import is_toml
 from packline.viewing.text import plural
 
 SERVER = Group("Server", sort_key=5)

@@ -32,12 +32,12 @@ from packline.cli.progress import (
     warn_of_splits,
     watch,
 )
+from packline.conversion import refuse_toml
 from packline.errors import RecipeError, unknown_name
 from packline.jobs.machines import On
 from packline.storage.places import is_remote
 from packline.store.manifest import split_warnings
 from packline.store.reader import StoreReader
-from packline.toml import refuse_toml
 from packline.viewing.info import length_blocks
 from packline.viewing.text import plural
 

@@ -31,9 +31,9 @@ from packline.cli.arguments import Count, Length, option
 from packline.cli.main import DONE, FAILED, page_of
 from packline.cli.output import Facts, Line, output, table
 from packline.cli.progress import some
+from packline.conversion import is_toml
 from packline.encoders.tiktoken import PatternName
 from packline.errors import RecipeError
-from packline.toml import is_toml
 from packline.viewing.page import Block, Heading, KeyValues, Note, Page, Table
 from packline.viewing.text import duration, percent, plural, size
 

@@ -11,10 +11,10 @@ from cyclopts import Group, Parameter
 
 from packline.cli.arguments import Count, RowArguments, option
 from packline.cli.output import Facts, Line, output, table
+from packline.conversion import is_toml
 from packline.errors import CorruptStore, RecipeError, StoreError
 from packline.store.lookup import find_by_id, find_by_place
 from packline.store.reader import StoreReader, document_number
-from packline.toml import is_toml
 from packline.viewing.text import cut, plural, visible
 from packline.viewing.tokens import describe_origin
 from packline.viewing.view import open_run

@@ -28,6 +28,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from packline.conversion import refuse_toml
 from packline.encoders.special_tokens import Boundary, resolve_boundary
 from packline.encoders.tokenizer import Tokenizer, load_tokenizer
 from packline.errors import CorruptStore, InputError, PacklineError, RecipeError, TokenizerError
@@ -55,7 +56,6 @@ from packline.storage.places import is_remote, without_secrets
 from packline.store.files import StoreFiles, reading
 from packline.store.report import Findings, OnProgress, Report
 from packline.store.shard_check import check_file
-from packline.toml import refuse_toml
 
 
 @dataclass(slots=True)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from packline.conversion import convert
+from packline.conversion import convert, is_toml
 from packline.errors import RecipeError
 from packline.formats.types import Edges
 from packline.packing.options import DocumentFilter, ExportChoice
@@ -20,7 +20,6 @@ from packline.storage.places import is_remote
 from packline.store.ledger import source_names
 from packline.store.manifest import MANIFEST
 from packline.store.reader import StoreReader
-from packline.toml import is_toml
 
 if TYPE_CHECKING:
     from packline.formats.document_view import DocumentView

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import msgspec
 
+from packline.conversion import refuse_toml
 from packline.errors import CorruptStore, PacklineError, StoreError, StoreNotFound, refuse_unknown_names
 from packline.fingerprint import hash_bytes
 from packline.formats.export_folder import RECORD, read_record
@@ -30,7 +31,6 @@ from packline.storage.results import (
 from packline.store.files import FileEntry
 from packline.store.manifest import MANIFEST
 from packline.store.manifest_check import read_manifest, read_manifest_file
-from packline.toml import refuse_toml
 
 OnProgress = Callable[[int, int], None]
 

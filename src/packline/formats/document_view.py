@@ -20,7 +20,7 @@ import numpy.typing as npt
 from packline.errors import CorruptStore, RecipeError, StoreError
 from packline.formats.boundaries import BoundaryPolicy
 from packline.formats.types import DocumentBlock, Edges, NotPreserved, TokenizerProperties
-from packline.packing.gather import PlannedRows
+from packline.packing.batch import PlannedRows
 from packline.packing.offsets import ShardRange, Sums, sums_of
 from packline.packing.options import DocumentFilter
 from packline.packing.packer import Spans

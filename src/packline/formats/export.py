@@ -18,6 +18,7 @@ from typing import Any, Self
 
 import msgspec
 
+from packline.conversion import is_toml
 from packline.encoders.tokenizer import CONFIG, config_bytes, read_added_tokens
 from packline.errors import RecipeError, StoreError
 from packline.fingerprint import seal
@@ -52,7 +53,6 @@ from packline.packing.options import ExportChoice
 from packline.storage.local import Link, disk_errors
 from packline.storage.places import is_remote
 from packline.store.manifest import MANIFEST
-from packline.toml import is_toml
 
 View = DocumentView | RowSplits
 

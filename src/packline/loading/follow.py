@@ -20,13 +20,14 @@ from typing import Any, Unpack
 
 import msgspec
 
+from packline.conversion import is_toml
 from packline.errors import BuildStopped, RecipeError, StoreError, StoreNotFound, WaitedTooLong
 from packline.jobs.status import status
+from packline.loading.ahead import PlanAhead, make_ahead
 from packline.loading.growing import GrowingBuild
 from packline.loading.loader import Batch, Loader, chosen_fields
 from packline.loading.mixture import Weight
 from packline.loading.order import row_order
-from packline.loading.read_ahead import PlanAhead, make_ahead
 from packline.loading.run_file import (
     RunFile,
     SourceSettings,
@@ -42,7 +43,6 @@ from packline.loading.state import check
 from packline.packing.options import LoaderOptions
 from packline.packing.rows import Rows
 from packline.settings import FollowKeywords
-from packline.toml import is_toml
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.02, 2.0
 """Seconds between two looks, doubled from the first to the last. In an object store a look takes two

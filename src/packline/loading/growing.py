@@ -18,8 +18,8 @@ from packline.jobs.partial import ListedUnit, PublishedUnits
 from packline.jobs.plan import Plan, read_plan
 from packline.jobs.status import is_run
 from packline.loading.mixture import ENDLESS
-from packline.loading.needed_units import build_identity, selected_names
 from packline.loading.run_file import StageSettings
+from packline.loading.state import build_identity, selected_names
 from packline.packing.best_fit import BestFit
 from packline.packing.options import RowOptions
 from packline.packing.rows import (
@@ -39,8 +39,7 @@ from packline.store.lookup import check_names
 from packline.store.manifest import MANIFEST, Manifest, assemble, with_tables
 from packline.store.reader import StoreReader
 from packline.store.tables import ShardRows, UnitRows
-from packline.where.conditions import fields_of
-from packline.where.grammar import parse_where
+from packline.where.conditions import fields_of, parse_where
 
 
 class GrowingBuild:

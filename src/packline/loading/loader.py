@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any, get_args, overload
 import numpy as np
 
 from packline.errors import RecipeError, unknown_name
+from packline.loading.ahead import FetchAhead, PlanAhead, ReadAhead, make_ahead, total_traffic
 from packline.loading.mixture import Mixture, Stage
 from packline.loading.order import row_order
-from packline.loading.read_ahead import PlanAhead, ReadAhead, make_ahead
 from packline.loading.schedule import BatchRows, Occurrences, Schedule, ScheduledStage, parts_of
 from packline.loading.state import check, fingerprint_of, save_state
 from packline.notebook import Notebook
@@ -235,8 +235,6 @@ class Loader(Notebook):
     def _ahead(self) -> PlanAhead:
         """Plans of coming steps, for steps that are read in order."""
         if self._remote:
-            from packline.loading.fetch_ahead import FetchAhead
-
             return FetchAhead(self._remote)
         return ReadAhead() if self.schedule.order.kind == "blocks" else PlanAhead()
 
@@ -258,8 +256,6 @@ class Loader(Notebook):
         """Requests, bytes, and waits for bytes of this process, if a store is remote; else None."""
         if not self._remote:
             return None
-        from packline.loading.fetch_ahead import total_traffic
-
         return total_traffic(self._remote)
 
     def __iter__(self) -> Iterator[Batch]:

@@ -17,14 +17,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from packline.conversion import convert
+from packline.conversion import convert, read_table, read_toml
 from packline.errors import PacklineError, RecipeError
 from packline.loading.order import row_order
 from packline.packing.options import DEFAULTS, DocumentFilter, LoaderOptions, RowOptions
 from packline.quantities import read_quantities
 from packline.recipe import Natural, Positive, Share
 from packline.storage.places import place_in, resolved
-from packline.toml import read_table, read_toml
 
 if TYPE_CHECKING:
     from packline.loading.mixture import Stage

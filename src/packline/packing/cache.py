@@ -13,7 +13,6 @@ The file gets its name when it is complete; processes that make the same plan at
 from __future__ import annotations
 
 import os
-import secrets
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
@@ -129,7 +128,7 @@ def save_plan(folder: Path, fingerprint: str, plan: Plan) -> Plan:
         hasher.update(block)
     header = msgspec.json.encode(PlanHeader(fingerprint, plan.facts, listed, end, hasher.hexdigest()))
     header += b" " * (-(HEAD + len(header)) % ALIGNED)
-    waiting = folder.with_name(f".{folder.name}.{secrets.token_hex(6)}.tmp")
+    waiting = folder.with_name(f".{folder.name}.{os.urandom(6).hex()}.tmp")
     try:
         with disk_errors(folder.parent):
             folder.parent.mkdir(parents=True, exist_ok=True)

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import io
 import os
-import secrets
 from collections.abc import Iterable, Sequence
 from functools import cached_property, partial
 from pathlib import Path
@@ -274,7 +273,7 @@ def write_list(
     path = Path(path)
     check_list_path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    waiting = path.with_name(f".{path.name}.{secrets.token_hex(6)}.tmp")
+    waiting = path.with_name(f".{path.name}.{os.urandom(6).hex()}.tmp")
     written = 0
     try:
         with disk_errors(path.parent):

@@ -16,7 +16,7 @@ from msgspec import Meta
 from packline.conversion import convert
 from packline.errors import RecipeError
 from packline.recipe import Natural, Positive, Seed
-from packline.where.grammar import canonical_where
+from packline.where.conditions import canonical_where
 
 Packing: TypeAlias = Literal["concat", "best_fit", "pad"]
 SplitChoice: TypeAlias = Literal["train", "val", "test", "all"]

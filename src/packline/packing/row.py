@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple, overload
 import numpy as np
 
 from packline.notebook import Notebook
-from packline.packing.batch import FIELDS, CompactBatch
-from packline.packing.gather import PlannedRows
+from packline.packing.batch import FIELDS, CompactBatch, PlannedRows
 from packline.packing.layout import cu_seqlens
 from packline.packing.packer import Spans
 

@@ -35,8 +35,7 @@ from packline.storage.places import refuse_remote
 from packline.storage.requests import in_threads
 from packline.store.lookup import check_names, read_group, stored_types
 from packline.store.reader import StoreReader, shard_labels
-from packline.where.conditions import Condition, Joined, conjunction, fields_of, in_words
-from packline.where.grammar import parse_where
+from packline.where.conditions import Condition, Joined, conjunction, fields_of, in_words, parse_where
 
 if TYPE_CHECKING:
     from packline.packing.exclusions import ExclusionList
@@ -289,10 +288,10 @@ def _choose_shards(store: StoreReader, settings: dict[str, Any], losses: dict[st
     if not store.manifest.documents:
         raise StoreError(f"{store.place} is empty: expected at least one document, found none")
     split, labels, sources = settings["split"], settings["labels"], settings["sources"]
-    splits = sorted(store.manifest.shards.by_split("documents"))
+    splits = store.manifest.shards.names("split")
     if split not in ("all", *splits):
         raise RecipeError(
-            f"split is {split!r}: expected one of {', '.join([*splits, 'all'])} in {store.place}",
+            f"split is {split!r}: expected one of {', '.join(sorted(set(splits)))}, all in {store.place}",
             hint=""
             if split not in ("val", "test")
             else f"{split}_fraction in the recipe of a build makes a split {split}",
@@ -302,9 +301,7 @@ def _choose_shards(store: StoreReader, settings: dict[str, Any], losses: dict[st
     check_known(str(store.place), "source", sources, {origin.source for origin in whence})
     chosen = [
         number
-        for number, (found, origin) in enumerate(
-            zip(store.manifest.shards.names("split"), whence, strict=True)
-        )
+        for number, (found, origin) in enumerate(zip(splits, whence, strict=True))
         if split in ("all", found)
         and (labels is None or origin.label in labels)
         and (sources is None or origin.source in sources)

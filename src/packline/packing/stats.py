@@ -13,10 +13,9 @@ import msgspec
 
 from packline.errors import RecipeError
 from packline.packing.best_fit import best_fit_counts
-from packline.packing.concat import Concat
+from packline.packing.in_order import Concat, Pad
 from packline.packing.options import OVERFLOWS, PACKINGS, Overflow, Packing, RowOptions
 from packline.packing.packer import Counts
-from packline.packing.pad import Pad
 from packline.packing.row import untrained_rows
 from packline.packing.rows import Rows, check_seq_len
 from packline.packing.selection import Selection

@@ -22,8 +22,7 @@ from packline.sources.jsonl import ABSENT, refuse_nested, value_at
 from packline.sources.listing import map_files, pin_inputs
 from packline.sources.record_text import transform_of
 from packline.storage.inputs import read_fully
-from packline.where.conditions import expected_fields
-from packline.where.grammar import parse_where
+from packline.where.conditions import expected_fields, parse_where
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -35,8 +35,7 @@ from packline.sources.jsonl import (
     without_mark,
 )
 from packline.sources.lines import not_utf8
-from packline.where.conditions import Incomparable, field_value, fields_of, record_test
-from packline.where.grammar import parse_where
+from packline.where.conditions import Incomparable, field_value, fields_of, parse_where, record_test
 
 if TYPE_CHECKING:
     from packline.sources.template import Template

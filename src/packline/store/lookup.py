@@ -15,8 +15,7 @@ from packline.errors import StoreError
 from packline.recipe import parse_columns
 from packline.store.provenance import ProvenanceFile, documents_schema
 from packline.store.reader import StoreReader, shard_labels
-from packline.where.conditions import fields_of
-from packline.where.grammar import parse_where
+from packline.where.conditions import fields_of, parse_where
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from packline.conversion import kind_hint, kind_of
 from packline.errors import CorruptStore, RecipeError, StoreError, StoreNotFound
 from packline.fingerprint import NotWhole, unseal
 from packline.recipe import SPLITS
@@ -30,7 +31,6 @@ from packline.store.tables import (
     TableRows,
     UnitRows,
 )
-from packline.toml import kind_hint, kind_of
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -147,7 +147,7 @@ class Mirror(StoreFiles):
         return self.pieces.bytes_of(numbers)
 
     def will_need(self, name: str, start: int, size: int) -> None:
-        """Nothing: what is due is fetched by the loader (`loading.fetch_ahead`)."""
+        """Nothing: what is due is fetched by the loader (`loading.ahead`)."""
 
     def names_in(self, folder: str) -> list[str]:
         return sorted(self.fetcher.storage.list(folder))

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
+from packline.conversion import kind_of
 from packline.errors import refuse_unknown_names
 from packline.recipe import Recipe
 from packline.store.ledger import Ledger
 from packline.store.manifest import ImportEntry, TokenizerEntry
 from packline.store.provenance import Provenance
 from packline.store.reader import StoreReader, shard_labels
-from packline.toml import kind_of
 from packline.viewing.columns import count_columns
 
 if TYPE_CHECKING:

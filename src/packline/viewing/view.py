@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 import msgspec
 import numpy as np
 
+from packline.conversion import is_toml, kind_of
 from packline.errors import RecipeError, unknown_name
 from packline.formats.choice import make_choice, option_name
 from packline.loading.loader import Loader
@@ -23,7 +24,6 @@ from packline.packing.selection import Selection
 from packline.settings import RowKeywords
 from packline.store.provenance import Provenance
 from packline.store.reader import StoreReader, document_number, provenance_of
-from packline.toml import is_toml, kind_of
 from packline.viewing.columns import column_facts, value_text
 from packline.viewing.describe import left_out_facts, store_page
 from packline.viewing.html import render_notebook

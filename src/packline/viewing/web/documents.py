@@ -56,7 +56,7 @@ from packline.viewing.web.pages import (
 )
 from packline.viewing.web.search import Hit, Part
 from packline.viewing.web.site import InvalidForm, View, choice, number, uses_of
-from packline.where.grammar import canonical_where
+from packline.where.conditions import canonical_where
 
 Params = dict[str, str | int | None]
 LONGEST_CONDITION = 2000

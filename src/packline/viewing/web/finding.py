@@ -31,7 +31,7 @@ from packline.viewing.view import SHOWN_CHARACTERS, plain_bytes
 from packline.viewing.web.pages import store_field
 from packline.viewing.web.search import MOST_IDS, Found, Hit, Part, find_tokens
 from packline.viewing.web.site import InvalidForm, Moved, View, choice, number
-from packline.where.grammar import canonical_where
+from packline.where.conditions import canonical_where
 
 OF_TOKENS = (("text", "text"), ("ids", "token ids"))
 SEARCHES = (*OF_TOKENS, ("id", "document id"), ("file", "file"), ("where", "condition on columns"))

@@ -1,8 +1,12 @@
-"""concat: equal to cutting one long list of tokens, whatever the shards, the filters and the order."""
+"""concat and pad: equal to cutting one long list of tokens, or each document, whatever the shards, the
+filters and the order; and damage of an index is refused.
+"""
 
 from __future__ import annotations
 
+import struct
 from pathlib import Path
+from random import Random
 
 import numpy as np
 import pytest
@@ -24,8 +28,9 @@ from tests.store.stores import relist
 from packline.errors import CorruptStore
 from packline.facade import Store
 from packline.packing import offsets
-from packline.packing.concat import Concat
-from packline.packing.options import DocumentFilter
+from packline.packing.in_order import Concat, Pad
+from packline.packing.offsets import ShardRange
+from packline.packing.options import OVERFLOWS, DocumentFilter
 from packline.packing.selection import Selection
 from packline.testing import make_store
 
@@ -155,3 +160,94 @@ def test_lengths_that_do_not_sum_up_to_the_manifest_are_refused(tmp_path: Path) 
         packer = Concat(Selection(Store(store.path), DocumentFilter(shuffle_documents=1)), 5)
         with pytest.raises(CorruptStore, match="expected an index whose lengths agree"):
             packer.spans(np.array([0]))
+
+
+def documents_alone(order: list[int], flat: list[int], seq_len: int, overflow: str) -> list[list[Place]]:
+    """A document a row, token by token."""
+    rows = []
+    for document in order:
+        tokens = [(document, place) for place in range(flat[document])]
+        pieces = [tokens[start : start + seq_len] for start in range(0, len(tokens), seq_len)]
+        if overflow == "truncate":
+            pieces = pieces[:1]
+        elif overflow == "drop" and len(pieces) > 1:
+            pieces = []
+        rows += pieces
+    return rows
+
+
+@given(
+    SHARDS,
+    SEQ_LENS,
+    st.sampled_from(OVERFLOWS),
+    st.none() | st.integers(0, 99),
+    st.integers(0, 3),
+    st.booleans(),
+    st.randoms(use_true_random=False),
+)
+def test_rows_are_those_of_documents_cut_one_by_one(
+    shards: list[list[int]],
+    seq_len: int,
+    overflow: str,
+    seed: int | None,
+    least: int,
+    mapped: bool,
+    random: Random,
+) -> None:
+    flat = [length for shard in shards for length in shard]
+    if max(flat) < least:
+        return
+    with made(shards, mapped=mapped) as store:
+        selection = Selection(store, DocumentFilter(shuffle_documents=seed, min_tokens=least))
+        order = selection.documents(np.arange(len(selection))).tolist()
+        packer = Pad(selection, seq_len, overflow=overflow)  # type: ignore[arg-type]
+        expected = documents_alone(order, flat, seq_len, overflow)
+        assert len(packer) == len(expected)
+        assert all_tokens(packer) == expected
+        lengths = {document: flat[document] for document in order}
+        assert packer.counts == counted(packer, seq_len, lengths, overflow)
+        assert packer.spans(np.arange(len(packer))).following is None
+        check_conservation(packer, lengths)
+        check_rows_of(packer, len(flat))
+        rows = [*range(len(packer))] * 2
+        random.shuffle(rows)
+        assert tokens_of(packer.spans(np.array(rows, np.int64))) == [expected[row] for row in rows]
+
+
+@pytest.mark.parametrize("held", [0, 32 << 20])
+def test_no_wrong_place_comes_out_of_any_damaged_number_of_an_index(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, held: int
+) -> None:
+    monkeypatch.setattr(offsets, "IN_MEMORY_BYTES", held)
+    lengths = [3, 9, 1, 7]
+    store = make_store(tmp_path / "store", [lengths])
+    path = store.path / "train-made-000000.idx"
+    data = path.read_bytes()
+    owners = [place for place, length in enumerate(lengths) for _ in range(length)]
+    refused = 0
+    numbers = [(34 + 4 * one, "<i") for one in range(4)] + [(50 + 8 * one, "<q") for one in range(4)]
+    for at, form in numbers:
+        for change in (-(2**20), -2, 2, 2**20):
+            damaged = bytearray(data)
+            struct.pack_into(form, damaged, at, struct.unpack_from(form, data, at)[0] + change)
+            path.write_bytes(damaged)
+            found = ShardRange(relist(store.path), [0])
+            try:
+                where, before = found.find(np.arange(20))
+            except CorruptStore:
+                refused += 1
+                continue
+            assert where.tolist() == owners
+            assert before.tolist() == [sum(lengths[:place]) for place in owners]
+    assert refused == 4 * len(numbers)
+
+
+def test_the_sizes_of_the_shards_decide_whether_starts_are_held(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store: Store = make_store(tmp_path / "store", [[5, 1], [2, 2, 2]])
+    for most, held in ((8 * 5, True), (8 * 5 - 1, False)):
+        monkeypatch.setattr(offsets, "IN_MEMORY_BYTES", most)
+        found = ShardRange(store, [0, 1])
+        found.at(np.array([4, 0]))
+        assert ("_begins" in vars(found)) is held
