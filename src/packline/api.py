@@ -49,7 +49,7 @@ def build(
         out: folder of the store: new, empty, or containing the same build.
         reuse: an earlier store: units that would come out the same are linked from it, only the others run.
         on: where it runs: this machine, `"ray"` or `packline.Ray(address)`, or `packline.Slice(i, n)`.
-        on_event: called with every event of `packline.jobs.events` while the build runs.
+        on_event: called with every event of `packline.jobs.job` while the build runs.
         **settings: see `packline.settings.BuildKeywords`; with a recipe they replace what it contains:
             `eod="<|endoftext|>"`, `val_fraction=0.01`, `engine="auto"`, `workers=2`, `memory="4GiB"`, ...
 
@@ -296,7 +296,7 @@ def merge(
         stores: folders of two or more stores with different sources, and with the same tokenizer, boundary
             tokens, special_tokens, seed, fractions of splits, and max_document_bytes.
         out: folder of the merged store: new, empty, or containing the same merge.
-        on_event: called with every event of `packline.jobs.events`.
+        on_event: called with every event of `packline.jobs.job`.
 
     Raises:
         StoreError: the stores do not fit together, or one of them changed meanwhile.

@@ -11,7 +11,7 @@ import tokenizers
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
 from packline.encoders import tiktoken
-from packline.encoders.features import SPLITS
+from packline.encoders.engines import SPLITS
 from packline.encoders.tiktoken import LETTERS
 from packline.encoders.tokenizer import Tokenizer
 from packline.vocabulary.texts import LANGUAGES, PASSAGES

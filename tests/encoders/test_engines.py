@@ -10,8 +10,7 @@ import pyarrow as pa
 import pytest
 
 from packline.encoders import ENGINE_NAMES, Engine, EngineName, engines
-from packline.encoders.engines import FEW, load_engine
-from packline.encoders.features import Encodable
+from packline.encoders.engines import FEW, Encodable, load_engine
 from packline.sources.batch import Texts
 
 TEXTS = ["plain words", "", "naïve – “quotes”", "漢字とかな", " ", "a\x00b", "\n\nx\ty", "🧑‍🚀"]

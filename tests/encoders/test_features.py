@@ -18,8 +18,15 @@ from tests.encoders.tokenizer_fuzzer import FAST, Report, try_variant
 
 from packline.encoders import EngineName
 from packline.encoders.encoder import Encoder
-from packline.encoders.engines import ENGINES, load_engine, load_engines
-from packline.encoders.features import SPLITS, Encodable, tokenizer_features, unsupported
+from packline.encoders.engines import (
+    ENGINES,
+    SPLITS,
+    Encodable,
+    load_engine,
+    load_engines,
+    tokenizer_features,
+    unsupported,
+)
 from packline.encoders.parity import Reference, try_engines
 from packline.encoders.sentencepiece import read_model
 from packline.encoders.special_tokens import json_to_encode, without_special_tokens

@@ -16,8 +16,14 @@ import pytest
 from tests.hub.loopback import WRITE, LoopbackHub
 from tests.hub.repositories import git_file
 
-from packline.encoders.hub import ANSWER_SECONDS, CONNECT_SECONDS, KNOWN_NAMES, _absent, hub_id
-from packline.encoders.tokenizer import load_tokenizer
+from packline.encoders.tokenizer import (
+    ANSWER_SECONDS,
+    CONNECT_SECONDS,
+    KNOWN_NAMES,
+    _absent,
+    hub_id,
+    load_tokenizer,
+)
 from packline.errors import TokenizerError
 from packline.vocabulary.training import train_bpe
 

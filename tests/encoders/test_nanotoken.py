@@ -16,8 +16,13 @@ from tests.conftest import HARD_TEXTS
 from tests.encoders.fuzzed_files import BERT, contents_of
 from tests.encoders.hostile_texts import hostile_texts
 
-from packline.encoders.engines import TokenizersEngine, load_engine
-from packline.encoders.features import Encodable, tokenizer_features, unsupported
+from packline.encoders.engines import (
+    Encodable,
+    TokenizersEngine,
+    load_engine,
+    tokenizer_features,
+    unsupported,
+)
 from packline.sources.batch import Texts
 
 NORMALIZERS = {"bert": BERT, "bert cased": {**BERT, "lowercase": False}, "bert plain": None}

@@ -27,8 +27,14 @@ from tests.encoders.fuzzed_files import make_contents
 from tests.encoders.hostile_texts import hostile_texts
 
 from packline.encoders import EngineName
-from packline.encoders.engines import ENGINES, load_engine
-from packline.encoders.features import SUPPORTED, Encodable, tokenizer_features, unsupported
+from packline.encoders.engines import (
+    ENGINES,
+    SUPPORTED,
+    Encodable,
+    load_engine,
+    tokenizer_features,
+    unsupported,
+)
 from packline.encoders.parity import check_ids
 from packline.encoders.tokenizer import load_tokenizer, refusals
 from packline.errors import TokenizerError

@@ -28,10 +28,10 @@ if any("packline" in word for word in sys.orig_argv):
     cut_inputs.UNIT_BYTES = ()
     cut_inputs.LARGEST_UNIT = cut_inputs.LARGEST_SLICE = {unit_bytes}
     cut_inputs.COMPRESSION_GUESS = 99
-    from packline.sources import lines, slices
-    lines.read_lines.__kwdefaults__["block_bytes"] = slices.CUT_BYTES = {block_bytes}
-    from packline.jobs import partial
-    partial.FIRST_SECONDS = partial.LONGEST_SECONDS = 0.05
+    from packline.sources import lines, reader
+    lines.read_lines.__kwdefaults__["block_bytes"] = reader.CUT_BYTES = {block_bytes}
+    from packline.jobs import receipts
+    receipts.FIRST_SECONDS = receipts.LONGEST_SECONDS = 0.05
 """
 """A build's own processes are started fresh, so they are told by a file that Python reads at its start."""
 
@@ -93,7 +93,7 @@ def set_sizes(patch: pytest.MonkeyPatch, unit_bytes: int, block_bytes: int | Non
         defaults = lines.read_lines.__kwdefaults__
         assert defaults is not None and "block_bytes" in defaults
         patch.setitem(defaults, "block_bytes", block_bytes)
-        patch.setattr("packline.sources.slices.CUT_BYTES", block_bytes)
+        patch.setattr("packline.sources.reader.CUT_BYTES", block_bytes)
 
 
 def set_sizes_everywhere(

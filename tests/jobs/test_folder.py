@@ -17,8 +17,7 @@ from tests.storage.kills import failing_at
 from packline.errors import ResumeMismatch, StoreBusy
 from packline.fingerprint import hash_bytes
 from packline.jobs import work as work_module
-from packline.jobs.folder import StoreFolder
-from packline.jobs.identity import BuildIdentity, digest_inputs, input_differences
+from packline.jobs.folder import BuildIdentity, StoreFolder, digest_inputs, input_differences
 from packline.jobs.receipts import CommittedReceipts
 from packline.recipe import Recipe, Source
 from packline.store.files import FileEntry

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from tests.jobs.builds import build, digests, rejects, set_sizes_everywhere
 from tests.laws.reference import write_corpus
 
+from packline.jobs.cut_inputs import count_lanes, with_lanes
 from packline.jobs.events import UnitDone
-from packline.jobs.lanes import count_lanes, with_lanes
 from packline.jobs.plan import Unit
 from packline.sources.files import InputFile
 from packline.sources.reader import Span

@@ -14,10 +14,16 @@ from hypothesis import strategies as st
 from tests.loading.replay import Replay
 
 from packline.errors import CorruptStore, StoreError
-from packline.jobs import partial
-from packline.jobs.partial import PARTIAL, ListedUnit, PublishedUnits, Publisher
+from packline.jobs import receipts
 from packline.jobs.plan import Plan, Unit, read_plan
-from packline.jobs.receipts import CommittedReceipts, DocumentOrder
+from packline.jobs.receipts import (
+    PARTIAL,
+    CommittedReceipts,
+    DocumentOrder,
+    ListedUnit,
+    PublishedUnits,
+    Publisher,
+)
 from packline.storage.local import LocalFolder
 from packline.store.manifest import StreamReceipt
 from packline.testing import make_store
@@ -53,7 +59,7 @@ def published(folder: Path) -> dict[str, list[str]]:
 
 def test_pauses_double_up_to_the_longest(replay: Replay, monkeypatch: pytest.MonkeyPatch) -> None:
     now = 0.0
-    monkeypatch.setattr(partial, "time", SimpleNamespace(monotonic=lambda: now))
+    monkeypatch.setattr(receipts, "time", SimpleNamespace(monotonic=lambda: now))
     storage, times = LocalFolder(replay.folder), list[float]()
     publisher = Publisher(storage, plan_of(storage), CommittedReceipts(storage))
     monkeypatch.setattr(publisher, "publish", lambda: times.append(now))

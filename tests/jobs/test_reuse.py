@@ -25,7 +25,7 @@ from tests.jobs.builds import build, digests, set_sizes
 from packline.errors import InputChanged, NoDocuments, OutOfSpace, RecipeError, StoreError, StoreNotFound
 from packline.jobs.events import Note, ReusePlanned, UnitDone
 from packline.recipe import Recipe, Source
-from packline.sources.piece_checksum import piece_checksum
+from packline.sources.reader import piece_checksum
 
 KINDS = ("jsonl", "jsonl.gz", "parquet", "txt")
 SETTINGS: dict[str, list[Any]] = {

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from packline.encoders.special_tokens import Boundary
-from packline.jobs.identity import settings_checksum, unit_settings
+from packline.jobs.folder import settings_checksum, unit_settings
 from packline.recipe import Recipe, Source
 from packline.sources.files import InputFile
 

@@ -20,7 +20,7 @@ from tests.laws.reference import write_corpus
 
 import packline
 from packline.errors import RecipeError, ResumeMismatch
-from packline.jobs.val_documents import share_below
+from packline.jobs.totals import share_below
 from packline.recipe import Recipe, Source
 from packline.store.verify import verify
 from packline.vocabulary.texts import TrainingTexts

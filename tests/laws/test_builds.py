@@ -72,7 +72,7 @@ def test_bytes_do_not_depend_on_how_documents_are_batched(
     for size in (block_bytes, other):
         with pytest.MonkeyPatch.context() as patch:
             set_sizes(patch, 1000, size)
-            patch.setattr("packline.sources.slices.CUT_BYTES", 100)
+            patch.setattr("packline.sources.reader.CUT_BYTES", 100)
             patch.setattr("packline.sources.parquet.CUT_BYTES", size)
             with contextlib.suppress(NoDocuments):  # the first document may be beyond the limit
                 build(fresh / "out", fresh / "in", tokenizer_json, **recipe)

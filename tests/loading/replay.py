@@ -13,9 +13,8 @@ from types import TracebackType
 import msgspec
 
 from packline.facade import Store
-from packline.jobs.partial import Publisher
 from packline.jobs.plan import Plan, Unit, record_plan
-from packline.jobs.receipts import CommittedReceipts
+from packline.jobs.receipts import CommittedReceipts, Publisher
 from packline.loading.state import build_identity
 from packline.storage.local import LocalFolder
 from packline.storage.results import WORK

@@ -20,8 +20,7 @@ from packline.recipe import Recipe, Source
 from packline.sources.batch import Batch, Reject
 from packline.sources.files import InputFile, list_files
 from packline.sources.parquet import open_parquet
-from packline.sources.reader import Span, read_span
-from packline.sources.slices import FileEnd, read_slices
+from packline.sources.reader import FileEnd, Span, read_slices, read_span
 from packline.storage.inputs import open_input
 
 MOST = 1 << 30
@@ -127,4 +126,4 @@ def set_block_bytes(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
     defaults = lines.read_lines.__kwdefaults__
     assert defaults is not None and "block_bytes" in defaults
     monkeypatch.setitem(defaults, "block_bytes", size)
-    monkeypatch.setattr("packline.sources.slices.CUT_BYTES", size)
+    monkeypatch.setattr("packline.sources.reader.CUT_BYTES", size)

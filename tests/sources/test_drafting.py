@@ -19,9 +19,8 @@ import packline
 from packline.errors import InputError, RecipeError
 from packline.facade import Store
 from packline.recipe import load_recipe, load_shares
-from packline.sources.drafting import draft_recipe
+from packline.sources.drafting import draft_recipe, quoted, survey
 from packline.sources.listing import expand
-from packline.sources.survey import quoted, survey
 
 SHAPES: dict[str, tuple[dict[str, Any], str]] = {
     "text": ({"id": "a", "text": "some text", "title": "T", "score": 3}, "some text"),

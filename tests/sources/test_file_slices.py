@@ -14,9 +14,8 @@ from tests.sources.reading import Read, collect, files_of, source_of
 
 from packline.fingerprint import hash_bytes
 from packline.recipe import Source
-from packline.sources import slices
-from packline.sources.reader import delimiter_of
-from packline.sources.slices import FileEnd, read_slices
+from packline.sources import reader
+from packline.sources.reader import FileEnd, delimiter_of, read_slices
 
 
 def sliced(
@@ -51,7 +50,7 @@ def test_slices_are_the_file_cut_behind_records(
     lines: list[bytes], ended: bool, ending: str, size: int, block: int, wanted: frozenset[int]
 ) -> None:
     data = b"\n".join(lines) + (b"\n" if ended else b"")
-    with tempfile.TemporaryDirectory() as name, mock.patch.object(slices, "CUT_BYTES", block):
+    with tempfile.TemporaryDirectory() as name, mock.patch.object(reader, "CUT_BYTES", block):
         path = Path(name) / f"x.txt{ending}"
         path.write_bytes(gzip.compress(data) if ending else data)
         source = source_of(path, format="text", documents="line")
@@ -75,7 +74,7 @@ def test_a_truncated_file_ends_with_a_slice_that_names_the_problem(tmp_path: Pat
     path = tmp_path / "x.jsonl.gz"
     path.write_bytes(gzip.compress(data)[:-2000])
     source = source_of(path, format="jsonl", text="text")
-    with mock.patch.object(slices, "CUT_BYTES", 4000):
+    with mock.patch.object(reader, "CUT_BYTES", 4000):
         found, end = sliced(source, 9000)
     *whole, last = (found[number] for number in range(end.slices))
     assert whole and not any(one.rejects for one in whole)

@@ -28,7 +28,7 @@ from tests.storage.web import serve
 from packline.errors import InputChanged, InputError, ResumeMismatch
 from packline.fingerprint import Hasher
 from packline.jobs.events import Comparing, ReusePlanned
-from packline.jobs.identity import etags_path
+from packline.jobs.folder import etags_path
 from packline.sources.files import InputFile
 from packline.sources.reader import FILES_AHEAD, Span, open_ahead, read_span
 from packline.storage import inputs

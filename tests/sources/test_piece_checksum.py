@@ -17,9 +17,7 @@ from tests.sources.reading import files_of, source_of
 
 from packline.fingerprint import Hasher
 from packline.recipe import Source
-from packline.sources.piece_checksum import piece_checksum, stream_checksum
-from packline.sources.reader import Span, read_span
-from packline.sources.slices import FileEnd, read_slices
+from packline.sources.reader import FileEnd, Span, piece_checksum, read_slices, read_span, stream_checksum
 
 LINES = st.lists(st.sampled_from(['{"text": "a"}', "", '{"text": "' + "b" * 60 + '"}', "{", "\ufeff", "\r"]))
 DATA = st.tuples(LINES.map("\n".join), st.sampled_from(["", "\n"])).map(lambda pair: "".join(pair).encode())

@@ -44,7 +44,7 @@ from packline.jobs.engine import plan_job, run_job
 from packline.jobs.events import Note, OnEvent
 from packline.jobs.machines import On
 from packline.jobs.store_job import Imported, NumberedStoreJob
-from packline.jobs.val_documents import settle_share
+from packline.jobs.totals import settle_share
 from packline.recipe import Recipe, RunOptions, Source, check_recipe
 from packline.sources.batch import Reason
 from packline.sources.listing import pin_inputs

@@ -30,7 +30,7 @@ from packline.jobs.job import Opening, ReportProgress, Runner
 from packline.jobs.plan import Unit
 from packline.jobs.text_build import TextBuild
 from packline.jobs.text_unit import KEEP, TextRunner, UnitRun, check_unchanged
-from packline.jobs.val_documents import smallest
+from packline.jobs.totals import smallest
 from packline.ragged import Ragged
 from packline.sources.batch import Batch, RecordProblem, Reject, TemplateTimeout, Texts
 from packline.sources.carried import fit_field, fitted_batch

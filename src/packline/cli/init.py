@@ -105,8 +105,7 @@ def _run_file(
 def _recipe(
     inputs: tuple[str, ...], preset: str | None, tokenizer: str | None, eod: str | None, path: Path
 ) -> str:
-    from packline.sources.drafting import draft_preset, draft_recipe, find_preset
-    from packline.sources.survey import survey
+    from packline.sources.drafting import draft_preset, draft_recipe, find_preset, survey
 
     found = find_preset(preset) if preset is not None else None
     surveys = []

@@ -17,8 +17,15 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from packline.encoders import LITTLE_TEXT, Engine, EngineName, EngineReport
-from packline.encoders.engines import TokenizersEngine, load_engine, load_engines, put_back
-from packline.encoders.features import BY_LOADING, Encodable, unsupported
+from packline.encoders.engines import (
+    BY_LOADING,
+    Encodable,
+    TokenizersEngine,
+    load_engine,
+    load_engines,
+    put_back,
+    unsupported,
+)
 from packline.encoders.parity import Reference, audit_document, audited, try_engines
 from packline.encoders.special_tokens import Boundary
 from packline.encoders.tokenizer import Tokenizer

@@ -30,7 +30,7 @@ import msgspec
 from packline.errors import CorruptStore, PacklineError, RecipeError
 from packline.fingerprint import Hasher, NotWhole, unseal
 from packline.formats.types import ExportPart, NotPreserved
-from packline.jobs.identity import refuse_differences
+from packline.jobs.folder import refuse_differences
 from packline.jobs.receipts import READERS
 from packline.jobs.work import PARTS, WorkFolder
 from packline.recipe import recipe_difference

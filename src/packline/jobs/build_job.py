@@ -13,30 +13,20 @@ import msgspec
 from packline.encoders.parity import RoundTrip
 from packline.errors import RecipeError, refuse_name
 from packline.fingerprint import Hasher
+from packline.jobs.cut_inputs import with_lanes
 from packline.jobs.engine import run_job
-from packline.jobs.events import (
-    BuildPlanned,
-    Event,
-    Finished,
-    Note,
-    Progress,
-    UnitDone,
-    UnitsKnown,
-)
+from packline.jobs.events import BuildPlanned, Event, Finished, Note, Progress, UnitDone, UnitsKnown
 from packline.jobs.job import Session
-from packline.jobs.lanes import with_lanes
-from packline.jobs.limits import LimitedRun
 from packline.jobs.machines import On
 from packline.jobs.plan import Unit, count_units
 from packline.jobs.resources import count_workers, free_disk
 from packline.jobs.store_job import StoreJob
 from packline.jobs.text_build import TextBuild, prepare
 from packline.jobs.text_unit import BuildInfo, BuildResult, Built
-from packline.jobs.val_documents import TextScan, settle_share
+from packline.jobs.totals import LimitedRun, TextScan, settle_share
 from packline.recipe import Recipe, RunOptions, is_limited
 from packline.sources.files import InputFile, not_text_notes
-from packline.sources.piece_checksum import piece_checksum, stream_checksum
-from packline.sources.reader import Span, read_span
+from packline.sources.reader import Span, piece_checksum, read_span, stream_checksum
 from packline.store.ledger import totals_by_source
 from packline.store.manifest import WHOLE_STREAM, InputPiece, Manifest, split_warnings
 from packline.store.naming import planned_name

@@ -18,12 +18,14 @@ import msgspec
 
 from packline.errors import CorruptStore, RecipeError, StoreError
 from packline.jobs.events import Note, OnEvent, Planned
-from packline.jobs.folder import TOKENIZER_FILE, StoreFolder, read_published
-from packline.jobs.identity import (
+from packline.jobs.folder import (
+    TOKENIZER_FILE,
     Asked,
     BuildIdentity,
+    StoreFolder,
     differences,
     digest_inputs,
+    read_published,
     refuse_differences,
 )
 from packline.jobs.resources import require_disk

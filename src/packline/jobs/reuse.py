@@ -27,18 +27,19 @@ from packline.encoders.special_tokens import Boundary
 from packline.errors import CorruptStore, RecipeError, StoreError
 from packline.jobs.build_job import BuildJob, input_checksum
 from packline.jobs.events import Finished, Note, ReusePlanned, SourceReuse
-from packline.jobs.folder import files_of, names_of
-from packline.jobs.identity import (
+from packline.jobs.folder import (
     etag_of,
+    files_of,
+    names_of,
     read_etags,
     setting_differences,
     settings_checksum,
     unit_settings,
 )
-from packline.jobs.limits import Limit
 from packline.jobs.plan import Unit
 from packline.jobs.text_build import TextBuild
 from packline.jobs.text_unit import check_unchanged
+from packline.jobs.totals import Limit
 from packline.recipe import is_limited
 from packline.sources.files import InputFile
 from packline.storage.local import disk_errors, hash_file, share_file

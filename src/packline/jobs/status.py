@@ -14,8 +14,7 @@ from typing import Any, Literal
 import msgspec
 
 from packline.errors import CorruptStore, StoreNotFound
-from packline.jobs.folder import read_published
-from packline.jobs.identity import BuildIdentity
+from packline.jobs.folder import BuildIdentity, read_published
 from packline.jobs.plan import count_units, read_plan
 from packline.jobs.receipts import CommittedReceipts
 from packline.jobs.work import PARTS, is_running, read_runs, sharing_processes

@@ -18,24 +18,24 @@ from packline.encoders.tokenizer import Tokenizer
 from packline.errors import PacklineError, ResumeMismatch, StoreError, TokenizerError
 from packline.fingerprint import hash_bytes, seal_of
 from packline.jobs.events import Comparing, ImportPlanned, Note, UnitDone
-from packline.jobs.folder import StoreFolder, read_published
-from packline.jobs.identity import (
+from packline.jobs.folder import (
     Asked,
     BuildIdentity,
+    StoreFolder,
     differences,
     digest_inputs,
     etag_of,
     read_etags,
+    read_published,
     record_etags,
     refuse_differences,
 )
 from packline.jobs.job import Job
-from packline.jobs.limits import limit_reached
 from packline.jobs.machines import Slice
-from packline.jobs.partial import Publisher
 from packline.jobs.plan import Plan, Unit, build_mark, record_plan
-from packline.jobs.receipts import CommittedReceipts, DocumentOrder, units_left
+from packline.jobs.receipts import CommittedReceipts, DocumentOrder, Publisher, units_left
 from packline.jobs.resources import require_disk, usable_cores
+from packline.jobs.totals import limit_reached
 from packline.ragged import dtype_for
 from packline.recipe import Recipe
 from packline.sources.files import InputFile

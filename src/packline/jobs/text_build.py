@@ -11,7 +11,7 @@ import msgspec
 
 from packline.encoders import LITTLE_TEXT, EngineName
 from packline.encoders.encoder import Encoder
-from packline.encoders.features import Encodable, fast_engine
+from packline.encoders.engines import Encodable, fast_engine
 from packline.encoders.special_tokens import Boundary, resolve_boundary
 from packline.encoders.tokenizer import Tokenizer, load_tokenizer
 from packline.errors import PacklineError

@@ -24,8 +24,7 @@ from packline.errors import BadRecord, InputChanged, InputError, PacklineError
 from packline.fingerprint import Hasher, splits_of
 from packline.jobs.cut_inputs import is_one_document
 from packline.jobs.events import EnginesTried
-from packline.jobs.folder import StoreFolder
-from packline.jobs.identity import settings_checksum, unit_settings
+from packline.jobs.folder import StoreFolder, settings_checksum, unit_settings
 from packline.jobs.job import NeedsFreshProcess, ReportProgress, Runner
 from packline.jobs.plan import Unit
 from packline.jobs.resources import (
@@ -43,8 +42,7 @@ from packline.recipe import SPLITS, Recipe, Source
 from packline.sources.batch import Batch, Reject, Texts
 from packline.sources.carried import pairs_of
 from packline.sources.files import InputFile
-from packline.sources.reader import open_ahead, read_span
-from packline.sources.slices import FileEnd, read_slices
+from packline.sources.reader import FileEnd, open_ahead, read_slices, read_span
 from packline.storage.inputs import input_state, is_compared
 from packline.storage.local import disk_errors
 from packline.store.ledger import Ledger

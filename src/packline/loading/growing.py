@@ -14,8 +14,8 @@ import msgspec
 
 from packline.errors import CorruptStore, RecipeError, StoreError
 from packline.fingerprint import hash_value
-from packline.jobs.partial import ListedUnit, PublishedUnits
 from packline.jobs.plan import Plan, read_plan
+from packline.jobs.receipts import ListedUnit, PublishedUnits
 from packline.jobs.status import is_run
 from packline.loading.mixture import ENDLESS
 from packline.loading.run_file import StageSettings

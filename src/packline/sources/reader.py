@@ -1,18 +1,30 @@
-"""Reading of a span of a file as batches of documents, with a checksum of what was read."""
+"""Reading of a file as batches of documents: a span of it, or slice by slice, with checksums.
+
+    x.jsonl.zst ──decompress──> [slice 0][slice 1][slice 2]...   each committed like a unit
+
+A file that cannot be cut before it is read (a compressed file, separator text, a huge row group) has slices
+of whole records, with at least `slice_bytes` of (decompressed) text; their ends depend on the file alone.
+Several processes may read it, each for other slices: one that is not wanted is decompressed, and its record
+ends are found, but nothing is decoded (except rows of Parquet, whose checksum is theirs).
+"""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from functools import cache
-from typing import Any, BinaryIO
+from itertools import groupby
+from operator import itemgetter
+from typing import Any, BinaryIO, NamedTuple, TypeVar
 
 import msgspec
 import numpy as np
 
+from packline.fingerprint import Hasher
 from packline.recipe import Source
 from packline.sources.batch import (
     BATCH_BYTES,
+    CUT_BYTES,
     Batch,
     Block,
     RecordProblem,
@@ -35,6 +47,7 @@ from packline.sources.lines import (
     text_decoder,
 )
 from packline.sources.record_text import JsonlRecords, RecordText, transform_of
+from packline.storage.inputs import READ_BYTES, read_fully
 from packline.storage.places import is_remote
 
 FILES_AHEAD = 32
@@ -280,3 +293,159 @@ def _reject_pieces(file: int, data: bytes, read: Callable[[int], bytes], max_byt
         yield without_documents(file, reject, len(data))
         position += len(data)
         data = read(BATCH_BYTES)
+
+
+T = TypeVar("T", Batch, Block)
+
+
+class FileSlice(NamedTuple):
+    """One slice; its batches must be taken before the next slice."""
+
+    number: int
+    batches: Iterator[Batch]
+
+
+class FileEnd(NamedTuple):
+    """Totals of a file that was read to its end."""
+
+    slices: int
+    checksum: str
+    """Checksum of the bytes of the file; for Parquet, of the decoded columns."""
+
+
+def read_slices(
+    file: InputFile,
+    source: Source,
+    *,
+    slice_bytes: int,
+    max_document_bytes: int,
+    wanted: Callable[[int], bool],
+) -> Generator[FileSlice | FileEnd, None, None]:
+    """Read a file to its end: the wanted slices in order, then one `FileEnd`."""
+    if file.format == "parquet":
+        from packline.sources.parquet import group_count
+
+        hasher = Hasher()
+        whole = Span(file.index, 0, group_count(file))
+        batches = read_span(file, source, whole, max_document_bytes, hasher)
+        count = yield from _slices(batches, _rows_size, slice_bytes, wanted, lambda batches: batches)
+        yield FileEnd(count, str(hasher.hexdigest()))
+        return
+    transform = transform_of(source, file.text, max_document_bytes) if source.uses_records else None
+    with file.open(0, file.size) as raw:
+        check_assumed(file, source, raw)
+        stream = DecompressedStream(raw, file.compression)
+        blocks = read_stream(file, source, stream, max_document_bytes, CUT_BYTES)
+
+        def decode(blocks: Iterator[Block]) -> Iterator[Batch]:
+            return decode_blocks(file, source, _joined(blocks), transform)
+
+        count = yield from _slices(blocks, _block_size, slice_bytes, wanted, decode)
+        yield FileEnd(count, stream.checksum())
+
+
+def _slices(
+    parts: Iterator[T],
+    size_of: Callable[[T], tuple[int, bool]],
+    slice_bytes: int,
+    wanted: Callable[[int], bool],
+    decode: Callable[[Iterator[T]], Iterator[Batch]],
+) -> Generator[FileSlice | FileEnd, None, int]:
+    """The wanted slices of a file, of at least `slice_bytes`; return the number of all: there is always one.
+
+    Args:
+        parts: of the file, in order.
+        size_of: bytes of a part, and whether a slice may begin with it.
+        decode: not called for slices that are not wanted.
+    """
+    count, size = -1, 0
+
+    def numbered() -> Iterator[tuple[int, T]]:
+        nonlocal count, size
+        for part in parts:
+            fresh, may_begin = size_of(part)
+            if count < 0 or (size >= slice_bytes and may_begin):
+                count, size = count + 1, 0
+            size += fresh
+            yield count, part
+
+    for number, group in groupby(numbered(), itemgetter(0)):
+        if wanted(number):
+            yield FileSlice(number, decode(part for _, part in group))
+    if count < 0 and wanted(0):
+        yield FileSlice(0, decode(iter(())))
+    return max(count, 0) + 1
+
+
+def _block_size(block: Block) -> tuple[int, bool]:
+    return len(block.data), not block.continued and len(block.data) > 0
+
+
+def _joined(blocks: Iterator[Block]) -> Iterator[Block]:
+    """Blocks of about `BATCH_BYTES`, for fewer calls; what is not whole good records stays as it is."""
+    held: list[bytes] = []
+    starts: list[np.ndarray] = []
+    position = size = 0
+
+    def joined() -> Iterator[Block]:
+        if held:
+            yield Block(memoryview(b"".join(held)), np.concatenate(starts), position)
+            held.clear()
+            starts.clear()
+
+    for block in blocks:
+        if block.problem:
+            yield from joined()
+            yield block
+            continue
+        if not held:
+            position, size = block.position, 0
+        held.append(bytes(block.data))
+        starts.append(block.starts + size)
+        size += len(block.data)
+        if size + CUT_BYTES > BATCH_BYTES:
+            yield from joined()
+    yield from joined()
+
+
+def _rows_size(batch: Batch) -> tuple[int, bool]:
+    """Bytes of some rows, and whether a slice may begin with them: never with those that were lost."""
+    lost = not len(batch) and any(reject.reason == "corrupt_parquet" for reject in batch.rejects)
+    return batch.consumed_bytes, not lost
+
+
+def piece_checksum(file: InputFile, source: Source, span: Span, max_document_bytes: int) -> str:
+    """Checksum of the records that begin in a span, or of a whole file that cannot be cut."""
+    hasher = Hasher()
+    if file.format == "parquet":
+        for _ in read_span(file, source, span, max_document_bytes, hasher):
+            pass
+    elif file.compression:
+        hasher.update(_checksum(file).encode())
+    elif can_be_cut(file, source):
+        with file.open() as raw:
+            start = seek_record(raw, span.start)
+            stop = seek_record(raw, span.stop) if span.start < span.stop else start
+        return _checksum(file, start, stop)
+    else:
+        return _checksum(file, span.start, span.stop)
+    return str(hasher.hexdigest())
+
+
+def stream_checksum(file: InputFile, source: Source, max_document_bytes: int) -> str:
+    """Checksum of a file that is read slice by slice (`FileEnd`)."""
+    if file.format != "parquet":
+        return _checksum(file)
+    from packline.sources.parquet import group_count
+
+    return piece_checksum(file, source, Span(file.index, 0, group_count(file)), max_document_bytes)
+
+
+def _checksum(file: InputFile, start: int = 0, stop: int | None = None) -> str:
+    hasher = Hasher()
+    with file.open() as raw:
+        raw.seek(start)
+        while data := read_fully(raw, READ_BYTES if stop is None else min(READ_BYTES, stop - start)):
+            hasher.update(data)
+            start += len(data)
+    return str(hasher.hexdigest())

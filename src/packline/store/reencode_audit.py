@@ -28,8 +28,7 @@ from packline.recipe import Source, placed
 from packline.sources.fields import find_files
 from packline.sources.files import InputFile
 from packline.sources.jsonl import BOM
-from packline.sources.piece_checksum import piece_checksum, stream_checksum
-from packline.sources.reader import Span, can_be_cut, read_span
+from packline.sources.reader import Span, can_be_cut, piece_checksum, read_span, stream_checksum
 from packline.store.files import StoreFiles
 from packline.store.ledger import source_names
 from packline.store.manifest import WHOLE_STREAM, InputPiece, Manifest

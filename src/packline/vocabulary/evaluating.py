@@ -32,8 +32,7 @@ import msgspec
 import numpy as np
 
 from packline.encoders import ENGINE_NAMES
-from packline.encoders.engines import load_engines
-from packline.encoders.features import Encodable
+from packline.encoders.engines import Encodable, load_engines
 from packline.encoders.parity import ODD_PROBES, PROBES, Reference, RoundTrip, try_engines
 from packline.encoders.special_tokens import without_special_tokens
 from packline.encoders.tokenizer import Tokenizer, load_tokenizer, parse_json, unknown_token, vocab_of
@@ -120,7 +119,7 @@ def _read_config(tokenizer: Tokenizer) -> dict[str, Any]:
     if tokenizer.revision is not None:  # from the hub: already in the cache
         from huggingface_hub import try_to_load_from_cache
 
-        from packline.encoders.hub import hub_id
+        from packline.encoders.tokenizer import hub_id
 
         repository, _ = hub_id(tokenizer.name) or (tokenizer.name, None)
         cached = try_to_load_from_cache(repository, CONFIG, revision=tokenizer.revision)

@@ -1,4 +1,6 @@
-"""Limits of a whole build, on documents or tokens: a loop of rounds around the engine.
+"""Numbers of a whole build, which no unit knows: limits on documents or tokens, and of validation documents.
+
+A limit is a loop of rounds around the engine:
 
     round     one unit for each worker, in document order; files and receipts stay in scratch
     commit    in document order, up to the unit that crosses a limit
@@ -7,32 +9,51 @@
 So nothing that is committed is ever withdrawn, a limit gives the same bytes for any number of workers, and
 at most one round is dropped, or lost by a kill. A file that is committed slice by slice is a round of its
 own, in which all workers take turns.
+
+A number of validation documents becomes a fraction, by a pass over all inputs before the build:
+
+    inputs ──> documents, as the build keeps them ──> share of each text in [0, 1) ──> the n smallest
+                                                                        val_share: just above the nth
+
+So the split of a document remains a function of its text. The share is committed like a unit, create-only,
+and a resumed build, or another process, takes it from there, unless an input has another modification time:
+then it is computed again, and must be the same if any unit is committed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import takewhile
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
+import numpy as np
 
-from packline.errors import PacklineError
-from packline.jobs.folder import names_of
-from packline.jobs.job import Session
-from packline.jobs.lanes import lanes_of
+from packline.encoders.special_tokens import BytesCounter
+from packline.errors import PacklineError, RecipeError, ResumeMismatch
+from packline.fingerprint import Hasher, shares_of
+from packline.jobs.cut_inputs import lanes_of
+from packline.jobs.engine import run_units
+from packline.jobs.events import Note
+from packline.jobs.folder import digest_inputs, names_of
+from packline.jobs.job import Opening, ReportProgress, Runner, Session
+from packline.jobs.machines import On, Slice
 from packline.jobs.plan import Unit
 from packline.jobs.receipts import DocumentOrder
-from packline.jobs.text_unit import ENOUGH, BuildResult, Built
+from packline.jobs.text_build import TextBuild
+from packline.jobs.text_unit import ENOUGH, KEEP, BuildResult, Built, judge, refusing_changes
 from packline.recipe import Recipe
+from packline.sources.reader import read_span
+from packline.storage.results import WORK
 from packline.store.ledger import Ledger
-from packline.store.manifest import Receipt, StreamReceipt
+from packline.store.manifest import Receipt, StreamReceipt, to_json
 from packline.store.naming import STREAM, parse_unit, planned_name
 
 if TYPE_CHECKING:
     from packline.jobs.build_job import BuildJob
+    from packline.jobs.store_job import StoreJob
 
 
 class Limit:
@@ -171,3 +192,92 @@ class LimitedRun:
                 with suppress(OSError):
                     (self._scratch / Path(name).name).unlink()
         self._held.clear()
+
+
+RECORD = f"{WORK}/val_share.json"
+
+
+class Settled(msgspec.Struct, frozen=True):
+    """The share, and the checksum of the state of the inputs from which it was computed."""
+
+    share: float
+    states: str
+
+
+class TextScan(Opening, msgspec.Struct, frozen=True):
+    build: TextBuild
+    count: int
+    """Number of validation documents."""
+
+    def open(self) -> TextScanner:
+        return TextScanner(self.build, self.count)
+
+
+class TextScanner(Runner[Unit, list[float]]):
+    """Finds the smallest shares among the documents that a build of text keeps."""
+
+    def __init__(self, build: TextBuild, count: int) -> None:
+        self._build, self._count = build, count
+        self._special = BytesCounter(build.tokenizer.special_tokens)
+
+    def run(self, unit: Unit, report: ReportProgress) -> Iterator[list[float]]:
+        build, recipe = self._build, self._build.recipe
+        source, found = recipe.sources[unit.source], list[float]()
+        for span in unit.spans:
+            file = build.files[span.file]
+            with refusing_changes(file):
+                for batch in read_span(file, source, span, recipe.max_document_bytes, Hasher()):
+                    verdicts, _ = judge(batch.texts, source, recipe, self._special)
+                    kept = (verdicts == KEEP).nonzero()[0]
+                    shares = shares_of(batch.texts.take(kept).hashes(recipe.seed))
+                    found = smallest([found, shares], self._count)
+        yield found
+
+
+def smallest(parts: Iterable[Sequence[float] | np.ndarray], count: int) -> list[float]:
+    """Smallest `count + 1` shares, in order: one more, to detect a tie at the end; all if there are fewer."""
+    found = np.empty(0)
+    for part in parts:
+        found = np.sort(np.concatenate([found, np.asarray(part, np.float64)]))[: count + 1]
+    return list(found.tolist())
+
+
+def share_below(parts: Iterable[Sequence[float]], count: int) -> float:
+    """Share below which there are `count` documents; fewer, if the limit falls among equal texts.
+
+    Args:
+        parts: smallest shares of each part of the documents (`smallest`).
+    """
+    shares = smallest(parts, count)
+    if len(shares) < count:
+        raise RecipeError(
+            f"val_documents is {count:,}: expected at most as many as there are documents to divide, "
+            f"found {len(shares):,}",
+            hint="choose fewer; documents of sources with a fixed split do not count",
+        )
+    last = shares[count - 1]
+    among_equals = len(shares) > count and shares[count] == last
+    return last if among_equals else float(np.nextafter(last, 2.0))
+
+
+def settle_share(job: StoreJob[Any, Any], scan: Opening, units: Sequence[Unit], count: int) -> float:
+    """Share of an earlier run of the same build, or newly computed by a scan of units."""
+    job.tell(Note("all inputs are read once to choose the validation documents"))
+    states, storage = digest_inputs(job.files).states, job.folder.storage
+    earlier = None
+    with suppress(FileNotFoundError):
+        earlier = msgspec.json.decode(storage.read(RECORD), type=Settled)
+    if earlier is not None and earlier.states == states:
+        return earlier.share
+    on: On = "local" if isinstance(job.on, Slice) else job.on
+    share = share_below(run_units(scan, units, workers=job.workers(len(units)), on=on), count)
+    if job.receipts and earlier is not None and earlier.share != share:
+        raise ResumeMismatch(
+            f"{job.folder.place} was begun with another state of the inputs: expected the same validation "
+            "documents, found others",
+            hint="put the earlier files back to resume, or choose another --out",
+        )
+    if earlier is not None:
+        storage.delete([RECORD])
+    storage.put_new(RECORD, to_json(Settled(share, states)))
+    return share
