@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from tests.chat import talks
-from tests.chat.templates import CHATML, CHATML_TOKENS
+from tests.chat.talks import CHATML, CHATML_TOKENS
 
 
 @pytest.fixture(scope="session")

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.chat.templates import (
+from tests.chat.talks import (
     CHATML,
     CHATML_TOKENS,
     LLAMA3,

@@ -21,8 +21,7 @@ import pyarrow.parquet as pq
 import pytest
 import xxhash
 from tests.chat import talks
-from tests.chat.talks import PLAIN, contents
-from tests.chat.templates import CHATML, CHATML_TOKENS, LLAMA3, LLAMA3_TOKENS, unmarked
+from tests.chat.talks import CHATML, CHATML_TOKENS, LLAMA3, LLAMA3_TOKENS, PLAIN, contents, unmarked
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 import packline

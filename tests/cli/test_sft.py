@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from tests.chat import talks
 from tests.chat.model_formats import QWEN3_PUBLISHED
-from tests.chat.templates import CHATML, CHATML_TOKENS, unmarked
+from tests.chat.talks import CHATML, CHATML_TOKENS, unmarked
 
 from packline.cli.main import main
 

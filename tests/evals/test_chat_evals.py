@@ -209,6 +209,9 @@ def test_a_tokenizer_that_cannot_ask_is_refused(tmp_path: Path, tokenizer_json: 
         find_ask(tokenizer, "{% if false %}x{% endif %}")
     with pytest.raises(RecipeError, match="the chat template is not one"):
         find_ask(tokenizer, "{% for %}")
+    with pytest.raises(RecipeError, match="no questions were named"):
+        make_chat({}, EvalsSettings(tokenizer=tokenizer.name, out=str(tmp_path / "out"), bos=0))
+    assert not (tmp_path / "out").exists()
 
 
 # ------------------------------------------------------------------ layouts
@@ -323,15 +326,3 @@ def test_a_letter_that_is_not_one_token_is_an_error(chat_tokenizer: Tokenizer) -
     odd = Lettered("q", ("A", "Ωψ"), ("a", "b"), 0)
     with pytest.raises(TokenizerError, match=r"the letter 'Ωψ' is \d tokens"):
         chat_task("t", [odd], Encoder(chat_tokenizer), bos_id=0, max_seq_len=99)
-
-
-def test_a_tokenizer_without_the_tokens_is_refused_before_any_work(
-    tmp_path: Path, tokenizer_json: Path
-) -> None:
-    mmlu_hub(tmp_path)
-    settings = EvalsSettings(tokenizer=str(tokenizer_json), out=str(tmp_path / "out"), bos=0)
-    with pytest.raises(TokenizerError, match=r"no special token <\|user_start\|>"):
-        make_chat({"MMLU": str(tmp_path)}, settings)
-    with pytest.raises(RecipeError, match="no questions were named"):
-        make_chat({}, settings)
-    assert not (tmp_path / "out").exists()

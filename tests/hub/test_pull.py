@@ -129,32 +129,19 @@ def test_names_of_a_hostile_listing_are_refused(
 # offline
 
 
-def offline(monkeypatch: pytest.MonkeyPatch) -> None:
-    from huggingface_hub import constants
-
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-
-
-def test_offline_a_pulled_folder_is_enough(
+def test_offline_a_pulled_folder_is_enough_and_nothing_else_is_read(
     hub: LoopbackHub, store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    from huggingface_hub import constants
+
     pushed = push(store, PLACE)
     pull(PLACE, tmp_path / "copy")
-    offline(monkeypatch)
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     hub.requests.clear()
     assert pull(PLACE, tmp_path / "copy").revision == pushed.revision
     assert pull(f"{PLACE}@{pushed.revision}", tmp_path / "copy").nothing_to_do
-    assert not hub.requests
-
-
-def test_offline_nothing_else_is_read(
-    hub: LoopbackHub, store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    push(store, PLACE)
-    offline(monkeypatch)
-    hub.requests.clear()
     with pytest.raises(HubError, match="HF_HUB_OFFLINE is set"):
-        pull(PLACE, tmp_path / "copy")
+        pull(PLACE, tmp_path / "other")
     with pytest.raises(HubError, match="HF_HUB_OFFLINE is set"):
         push(store, PLACE)
     assert not hub.requests

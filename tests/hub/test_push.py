@@ -14,7 +14,9 @@ import pytest
 from tests.cli.command import result, run
 from tests.hub.loopback import OTHER, READ, WRITE, LoopbackHub
 
+import packline
 from packline.errors import CorruptStore, HubError, RecipeError, StoreError
+from packline.facade import Store
 from packline.hub.pull import pull
 from packline.hub.push import push
 from packline.hub.repository import repository_paths
@@ -40,7 +42,7 @@ def of_store(files: dict[str, bytes]) -> dict[str, bytes]:
     return {local_name(path): data for path, data in kept.items()}
 
 
-def test_all_files_are_there_and_the_manifest_came_last(hub: LoopbackHub, store: Path) -> None:
+def test_the_manifest_comes_last_and_a_second_push_does_nothing(hub: LoopbackHub, store: Path) -> None:
     pushed = push(store, PLACE)
     assert of_store(hub.files(NAME)) == content(store)
     repository = hub.repository(NAME)
@@ -51,6 +53,10 @@ def test_all_files_are_there_and_the_manifest_came_last(hub: LoopbackHub, store:
     assert set(last.files) - set(earlier[0].files) == {MANIFEST, "README.md"}
     assert pushed.sent_files == pushed.files == len(content(store))
     assert pushed.sent_bytes == pushed.bytes == sum(map(len, content(store).values()))
+    hub.requests.clear()
+    second = push(store, PLACE)
+    assert second.nothing_to_do and second.revision == pushed.revision and not second.created
+    assert hub.count("^(PUT|POST)") == 0
 
 
 def test_a_push_makes_few_commits(hub: LoopbackHub, store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -61,14 +67,6 @@ def test_a_push_makes_few_commits(hub: LoopbackHub, store: Path, monkeypatch: py
     monkeypatch.setattr("packline.hub.push.MOST_COMMITS", 3)
     push(store, f"{PLACE}@many")
     assert len(hub.repository(NAME).history("many")) == first + 4
-
-
-def test_a_second_push_does_nothing(hub: LoopbackHub, store: Path) -> None:
-    first = push(store, PLACE)
-    hub.requests.clear()
-    second = push(store, PLACE)
-    assert second.nothing_to_do and second.revision == first.revision and not second.created
-    assert hub.count("^(PUT|POST)") == 0
 
 
 def test_another_store_replaces_the_first_and_old_revisions_stay(
@@ -187,10 +185,8 @@ def test_credentials_in_a_recipe_are_refused(hub: LoopbackHub, store: Path) -> N
 
 
 def test_another_kind_is_not_mixed_in(hub: LoopbackHub, store: Path, tmp_path: Path) -> None:
-    from packline import export
-
     push(store, PLACE)
-    export(store, out=tmp_path / "bin", to="llmc", workers=0)
+    packline.export(store, out=tmp_path / "bin", to="llmc", workers=0)
     with pytest.raises(HubError, match="found store"):
         push(tmp_path / "bin", PLACE)
 
@@ -235,7 +231,7 @@ def test_a_token_without_permission_is_refused(
 def test_an_absent_network_is_reported_at_once(
     store: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    from tests.hub.using import use_hub
+    from tests.hub.conftest import use_hub
 
     with LoopbackHub(tmp_path / "hub") as gone:
         pass
@@ -257,6 +253,8 @@ def test_many_files_get_folders_which_a_pull_leaves_out(
     assert MANIFEST in paths and "0000/" in "".join(sorted(paths))
     pull(PLACE, tmp_path / "copy")
     assert content(tmp_path / "copy") == content(store) and not list((tmp_path / "copy").glob("0*"))
+    there = packline.open(PLACE, cache=False)
+    assert [one.tolist() for one in there.documents] == [one.tolist() for one in Store(store).documents]
 
 
 def test_the_command_line(hub: LoopbackHub, store: Path) -> None:

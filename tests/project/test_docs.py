@@ -1,7 +1,7 @@
 """The documents tell the truth: their commands exist, their code parses, their links lead somewhere.
 
-A command in a `console` block is asked for its help, and every option that the document gives it
-must be in that help. Commands are not run as they stand: that is what `make demo` is for.
+A command in a `console` block is asked for its help, and every option that the document gives it must be in
+that help. Commands are not run as they stand. The README is also the package's description.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from tools.check_wheel import dead_links
 
 import packline
 from packline.cli.main import main
@@ -117,3 +118,29 @@ def test_code_in_a_page_parses_and_its_links_lead_somewhere(page: Path) -> None:
     links = [path or image for path, image in LINK.findall(page.read_text("utf-8"))]
     local = [link for link in links if not re.match(r"[a-z]+:", link)]
     assert [link for link in local if not (page.parent / link).exists()] == []
+
+
+CONFIG = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
+
+
+def description() -> str:
+    """The README with the substitutions of the build backend."""
+    text = (ROOT / "README.md").read_text("utf-8")
+    for one in CONFIG["tool"]["hatch"]["metadata"]["hooks"]["fancy-pypi-readme"]["substitutions"]:
+        text = re.sub(one["pattern"], one["replacement"], text)
+    return text
+
+
+def test_the_description_renders_and_has_no_dead_link() -> None:
+    markdown_it = pytest.importorskip("markdown_it")
+    text = description()
+    assert dead_links(text) == [] and dead_links((ROOT / "README.md").read_text("utf-8"))
+    html = markdown_it.MarkdownIt("commonmark").enable("table").render(text)
+    assert not re.search(r'(href|src)="(?!https://)', html)
+    assert "<table>" in html and "<h1>packline</h1>" in html
+
+
+def test_the_first_command_installs_packline() -> None:
+    for page in ("README.md", "docs/quickstart.md"):
+        commands = re.findall(r"^\$ (.*)$", (ROOT / page).read_text("utf-8"), re.MULTILINE)
+        assert commands[0].startswith("pip install packline")

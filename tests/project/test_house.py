@@ -11,11 +11,13 @@ import shutil
 import subprocess
 import sys
 import tomllib
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
+from tools.house import mannerisms, modules
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -143,3 +145,34 @@ def test_an_import_against_the_flow_is_noticed(tmp_path: Path) -> None:
             module.write(f"\n{line}\n")
     done = lint_imports(tmp_path)
     assert done.returncode == 1 and all(found in done.stdout for *_, found in broken), done.stdout
+
+
+MOST = 21
+"""Hits in all docstrings. Lower it when they become fewer; it never rises."""
+
+
+def test_mannerisms_do_not_become_more() -> None:
+    trees = {name: ast.parse(path.read_text("utf-8")) for name, path in modules().items()}
+    hits = mannerisms(trees)
+    habits = Counter(habit for habit, *_ in hits)
+    assert len(hits) <= MOST, f"{len(hits)} hits ({dict(habits)}); python -m tools.house --list mannerisms"
+
+
+@pytest.mark.parametrize(
+    ("text", "habit"),
+    [
+        ("What came of an import.", "headless clause"),
+        ("What a store says of itself.", "says"),
+        ("Bytes a token.", "a for per"),
+        ("An import, or go on with one that goes on.", "goes on"),
+        ("Take so many rows.", "so many"),
+    ],
+)
+def test_a_mannerism_is_noticed(text: str, habit: str) -> None:
+    tree = ast.parse(f'def f() -> None:\n    """{text}"""\n')
+    assert habit in {found for found, *_ in mannerisms({"m": tree})}
+
+
+def test_plain_english_is_not_counted() -> None:
+    tree = ast.parse('def f() -> None:\n    """Result of an import: bytes per token, rows per batch."""\n')
+    assert mannerisms({"m": tree}) == []

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 from tests.chat import talks
-from tests.chat.templates import CHATML, CHATML_TOKENS
+from tests.chat.talks import CHATML, CHATML_TOKENS
 from tests.jobs.builds import build, digests, set_sizes
 from tests.sources.reading import write_records
 from tests.store.stores import reseal

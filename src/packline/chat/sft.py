@@ -91,13 +91,6 @@ def plan_sft(request: SftRequest, on_event: OnEvent) -> None:
     plan_job(_ChatBuild(request), on_event)
 
 
-def _pinned(request: SftRequest) -> SftRequest:
-    sources = tuple(
-        msgspec.structs.replace(source, inputs=pin_inputs(source.inputs)) for source in request.sources
-    )
-    return msgspec.structs.replace(request, sources=sources)
-
-
 class _ChatBuild(NumberedStoreJob[Receipt, Imported]):
     """One build; made, it has inspected tokenizer, template and files."""
 
@@ -106,7 +99,9 @@ class _ChatBuild(NumberedStoreJob[Receipt, Imported]):
     def __init__(self, request: SftRequest) -> None:
         self._started = time.monotonic()
         _check_request(request)
-        self._request = request = _pinned(request)
+        replace = msgspec.structs.replace
+        pinned = (replace(source, inputs=pin_inputs(source.inputs)) for source in request.sources)
+        self._request = request = replace(request, sources=tuple(pinned))
         tokenizer = load_tokenizer(request.tokenizer)
         boundary = _boundary(request, tokenizer)
         options = _options(request, tokenizer)
@@ -146,7 +141,8 @@ class _ChatBuild(NumberedStoreJob[Receipt, Imported]):
         self.work = ConversationBuild(
             recipe, RunOptions(), files, tokenizer, boundary, out=self.folder.place, chat=options, parts=parts
         )
-        self.title, self.given_workers = f"{FORMAT} by {_scheme_name(options)}", request.workers
+        scheme = "nanochat's scheme" if options.scheme == "nanochat" else "the chat template"
+        self.title, self.given_workers = f"{FORMAT} by {scheme}", request.workers
         self.edges = "eod" if boundary.bos is None else "both"
 
     def finished(self) -> Imported | None:
@@ -220,10 +216,6 @@ def _first_reject(storage: Storage) -> str:
     name = min(name for name in storage.list(REJECTS) if name.endswith(".jsonl"))
     first = msgspec.json.decode(storage.read(name).partition(b"\n")[0], type=RejectEntry)
     return f"{first.file} at {first.position:,}: {first.detail}"
-
-
-def _scheme_name(options: ChatOptions) -> str:
-    return "nanochat's scheme" if options.scheme == "nanochat" else "the chat template"
 
 
 def _check_request(request: SftRequest) -> None:

@@ -114,7 +114,9 @@ def find_conversation_files(sources: tuple[ConversationSource, ...]) -> list[Inp
         found = map_files(partial(_describe, number, source), list_inputs(source.inputs))
         files += [msgspec.structs.replace(file, index=index) for index, file in enumerate(found, len(files))]
         own = [file for file in files if file.source == number]
-        _check_field(source, own)
+        if source.field is not None:
+            asked = [("the messages", source.field)]
+            refuse_strange((), source.name or source.inputs[0], look_at(own, _first_records), asked)
         if source.columns:
             carried = _columns_of(source, own)
             for file in own:
@@ -135,14 +137,6 @@ def _columns_of(source: ConversationSource, files: list[InputFile]) -> tuple[Col
 
 def _first_records(file: InputFile) -> list[dict[str, Any]]:
     return first_objects(file, LOOKED_RECORDS)[0]
-
-
-def _check_field(source: ConversationSource, files: list[InputFile]) -> None:
-    """Refuse a messages field that is absent from the first records of the files."""
-    if source.field is None:
-        return
-    where = source.name or source.inputs[0]
-    refuse_strange((), where, look_at(files, _first_records), [("the messages", source.field)])
 
 
 def _describe(number: int, source: ConversationSource, listed: ListedFile) -> InputFile:

@@ -60,6 +60,8 @@ from packline.sources.batch import RecordProblem
 CHAT: dict[str, Kind] = {"MMLU": "mmlu", "ARC-Easy": "arc", "ARC-Challenge": "arc"}
 """Chat tasks by their labels."""
 MAX_SEQ_LEN = 2048
+OF_TASK = "label", "task_type", "questions", "truncated", "skipped", "unscored"
+"""Fields of the report that a task has under the same names."""
 
 
 class TaskReport(msgspec.Struct, frozen=True):
@@ -193,20 +195,15 @@ def _write(
             file = writer.write(task, texts).name
         except RecipeError as error:
             reason = error.message
-        reports.append(_report(task, file, reason))
+        facts: dict[str, Any] = {name: getattr(task, name) for name in OF_TASK}
+        facts |= {"sequences": len(task.sequences), "tokens": len(task.sequences.tokens)}
+        reports.append(TaskReport(**facts, file=file, reason=reason))
         if on_task is not None:
             on_task(reports[-1])
     if not any(report.file for report in reports):
         raise RecipeError(reports[0].reason, hint="choose another --format")
     writer.finish()
     return reports
-
-
-def _report(task: Task, file: str, reason: str) -> TaskReport:
-    own = ("label", "task_type", "questions", "truncated", "skipped", "unscored")
-    facts: dict[str, Any] = {name: getattr(task, name) for name in own}
-    facts |= {"sequences": len(task.sequences), "tokens": len(task.sequences.tokens)}
-    return TaskReport(**facts, file=file, reason=reason)
 
 
 USER_START, USER_END, ASSISTANT_START, _ = TURNS

@@ -421,7 +421,9 @@ class _Measure:
             self._used[ids] = True
             tokens += len(ids)
             unknown += sum(number in self._unknown for number in ids) if self._unknown else 0
-        return measured(text, tokens, unknown)
+        words = len(WORD.findall(text))
+        size = len(text.encode("utf-8"))
+        return Measured(tokens, size / max(tokens, 1), tokens / max(words, 1), unknown)
 
 
 def plain_reference(tokenizer: Tokenizer) -> Reference:
@@ -447,16 +449,6 @@ def unknown_ids(tokenizer: Tokenizer) -> set[int]:
 
 def _sizes(texts: Mapping[str, str]) -> dict[str, int]:
     return {name: len(text.encode("utf-8")) for name, text in texts.items()}
-
-
-def measured(text: str, tokens: int, unknown: int = 0) -> Measured:
-    """Compute the rates of a text from its number of tokens.
-
-    >>> measured("two words", 3)
-    Measured(tokens=3, bytes_per_token=3.0, fertility=1.5, unknown=0)
-    """
-    words = sum(1 for _ in WORD.finditer(text))
-    return Measured(tokens, len(text.encode("utf-8")) / max(tokens, 1), tokens / max(words, 1), unknown)
 
 
 def pieces_of(text: str) -> list[str]:

@@ -30,7 +30,6 @@ import os
 import time
 from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import numpy as np
@@ -52,7 +51,6 @@ from packline.vocabulary.texts import LANGUAGES, PASSAGES, TrainingTexts
 from packline.vocabulary.training import (
     MEMORY_BYTES,
     OnProgress,
-    Trained,
     train_batches,
 )
 
@@ -142,27 +140,57 @@ def train_folder(
     bos = _named(bos, BEGINS, special_tokens, "bos")
     texts = TrainingTexts(recipe, max_chars, doc_chars)
     check_target_folder(folder, force, FILES)
-    trained = _train(
-        texts,
-        vocab_size,
-        special_tokens,
-        pattern=scheme,
-        place=place,
-        memory_bytes=memory_bytes,
-        threads=threads,
-        on_progress=on_progress,
-    )
+    try:
+        trained = train_batches(
+            texts.batches(),
+            vocab_size,
+            special_tokens,
+            pattern=scheme,
+            place=place,
+            memory_bytes=memory_bytes,
+            threads=threads,
+            on_progress=on_progress,
+        )
+    except TokenizerError as error:
+        reasons = [f"{count:,} {reason}" for reason, count in texts.bad_records.items()]
+        reasons += [f"{texts.left_out:,} left out by length or by where"] if texts.left_out else []
+        reasons += [f"{texts.held_out:,} held out of training"] if texts.held_out else []
+        if texts.documents or not reasons:
+            raise
+        raise TokenizerError(
+            f"{error}: all records are bad or left out, {', '.join(reasons)}",
+            hint="--text names the field of the text",
+        ) from error
     tokenizer = Tokenizer(
         name=str(folder),
         kind="huggingface",
         json=trained.json,
         vocab_size=trained.vocab_size,
-        special_tokens=_special_ids(trained.json),
+        special_tokens={
+            token["content"]: token["id"] for token in msgspec.json.decode(trained.json)["added_tokens"]
+        },
     )
     if Reference(tokenizer.json).round_trip != "exact":
         raise TokenizerError(f"{tokenizer.name} does not give hard text back exactly")
     sizes = np.array([len(one) for one in token_bytes(tokenizer)], "<i4")
-    report = _report(texts, trained, tokenizer, sizes, pattern, vocab_size, eos, bos, started)
+    ordinary = np.delete(sizes, list(tokenizer.special_tokens.values()))
+    report = TrainingReport(
+        pattern=pattern,
+        asked_vocab_size=vocab_size,
+        vocab_size=tokenizer.vocab_size,
+        special_tokens=tokenizer.special_tokens,
+        eos_token=eos,
+        bos_token=bos,
+        token_bytes=TokenByteCounts(
+            int(ordinary.min()), int(ordinary.max()), float(ordinary.mean()), float(ordinary.std())
+        ),
+        bad_records=dict(texts.bad_records),
+        files=len(texts.files),
+        fingerprint=tokenizer.fingerprint,
+        seconds=time.perf_counter() - started,
+        **{name: getattr(texts, name) for name in OF_TEXTS},
+        **{name: getattr(trained, name) for name in OF_TRAINED},
+    )
     array = io.BytesIO()
     np.save(array, sizes, allow_pickle=False)
     indented = msgspec.json.format(msgspec.json.encode(report)) + b"\n"
@@ -212,26 +240,6 @@ def publish_files(folder: Path, files: dict[str, bytes], force: bool) -> None:
         result.publish(files)
 
 
-def _train(texts: TrainingTexts, vocab_size: int, special_tokens: Sequence[str], **settings: Any) -> Trained:
-    """Train; if there was no text, report why."""
-    try:
-        return train_batches(texts.batches(), vocab_size, special_tokens, **settings)
-    except TokenizerError as error:
-        reasons = [f"{count:,} {reason}" for reason, count in texts.bad_records.items()]
-        reasons += [f"{texts.left_out:,} left out by length or by where"] if texts.left_out else []
-        reasons += [f"{texts.held_out:,} held out of training"] if texts.held_out else []
-        if texts.documents or not reasons:
-            raise
-        raise TokenizerError(
-            f"{error}: all records are bad or left out, {', '.join(reasons)}",
-            hint="--text names the field of the text",
-        ) from error
-
-
-def _special_ids(text: str) -> dict[str, int]:
-    return {token["content"]: token["id"] for token in msgspec.json.decode(text)["added_tokens"]}
-
-
 def _named(given: str | None, usual: Sequence[str], special_tokens: Sequence[str], what: str) -> str | None:
     if given is not None and given not in special_tokens:
         expected = f"expected one of {', '.join(special_tokens)}" if special_tokens else "there are none"
@@ -239,37 +247,6 @@ def _named(given: str | None, usual: Sequence[str], special_tokens: Sequence[str
             f"--{what} {given!r} is no special token: {expected}", hint="name it with --special-tokens too"
         )
     return given or next((token for token in usual if token in special_tokens), None)
-
-
-def _report(
-    texts: TrainingTexts,
-    trained: Trained,
-    tokenizer: Tokenizer,
-    sizes: np.ndarray,
-    pattern: str,
-    requested: int,
-    eos: str | None,
-    bos: str | None,
-    started: float,
-) -> TrainingReport:
-    ordinary = np.delete(sizes, list(tokenizer.special_tokens.values()))
-    return TrainingReport(
-        pattern=pattern,
-        asked_vocab_size=requested,
-        vocab_size=tokenizer.vocab_size,
-        special_tokens=tokenizer.special_tokens,
-        eos_token=eos,
-        bos_token=bos,
-        token_bytes=TokenByteCounts(
-            int(ordinary.min()), int(ordinary.max()), float(ordinary.mean()), float(ordinary.std())
-        ),
-        bad_records=dict(texts.bad_records),
-        files=len(texts.files),
-        fingerprint=tokenizer.fingerprint,
-        seconds=time.perf_counter() - started,
-        **{name: getattr(texts, name) for name in OF_TEXTS},
-        **{name: getattr(trained, name) for name in OF_TRAINED},
-    )
 
 
 class NanochatTokenizer(msgspec.Struct, frozen=True, kw_only=True):

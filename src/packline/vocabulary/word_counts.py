@@ -149,8 +149,6 @@ class _Table:
     def result(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         joined = self._join().combine_chunks()
         words = joined["word"].combine_chunks()
-        if isinstance(words, pa.ChunkedArray):
-            words = pa.concat_arrays(words.chunks) if words.num_chunks else pa.array([], pa.large_binary())
         counts = joined["count"].to_numpy().astype(np.int64)
         if not len(words):
             return np.empty(0, np.uint8), np.zeros(1, np.int64), counts
