@@ -13,8 +13,9 @@ from typing import Any, NamedTuple
 
 import msgspec
 from hypothesis import strategies as st
-from tests.formats.stores import Case
+from tests.formats.stores import EOD, Case
 
+from packline.api import import_
 from packline.facade import Store
 from packline.formats.document_view import DocumentView
 from packline.formats.export_folder import Target
@@ -158,3 +159,39 @@ def stores_to_export(draw: st.DrawFn, with_loss: st.SearchStrategy[bool] | None 
     case = Case("law", tuple(map(tuple, bodies)), 300, 0, 1 if with_bos else None, loss if masked else None)
     chosen = draw(st.sampled_from(edges if with_bos else edges[:3]))
     return Drawn(case, chosen, draw(st.integers(1, 30)), draw(st.none() | st.integers(0, 5)))
+
+
+IGNORED = -100
+
+
+def rows_by_hand(
+    documents: Sequence[Sequence[int]],
+    seq_len: int,
+    pad_id: int,
+    masks: Sequence[Sequence[int]] | None = None,
+) -> tuple[list[list[int]], list[list[int]], list[int]]:
+    """Tokens, targets and lengths of rows that are cut from documents back to back."""
+    stream, targets = [], []
+    for number, document in enumerate(documents):
+        for place, token in enumerate(document):
+            stream.append(token)
+            after = place + 1
+            known = after < len(document) and (masks is None or masks[number][after])
+            targets.append(document[after] if known else IGNORED)
+    tokens, wanted, lengths = [], [], []
+    for begin in range(0, len(stream), seq_len):
+        row = stream[begin : begin + seq_len]
+        empty = seq_len - len(row)
+        tokens.append(row + [pad_id] * empty)
+        wanted.append(targets[begin : begin + seq_len] + [IGNORED] * empty)
+        lengths.append(len(row))
+    return tokens, wanted, lengths
+
+
+def import_of(folder: Path, name: str, case: Case, out: Path, **options: Any) -> Store:
+    """Import files of a case's tokenizer."""
+    from tests.formats.stores import write_tokenizer
+
+    tokenizer = write_tokenizer(out.with_name("made"), case.vocab_size, case.eod_id, case.bos_id)
+    eod = options.pop("eod", EOD)
+    return import_(folder, from_=name, tokenizer=tokenizer, out=out, eod=eod, options=options, workers=0)

@@ -6,14 +6,21 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.formats.engines import files_of
+from tests.formats.stores import make_store, random_documents
 
-from packline.errors import RecipeError, StoreNotFound
+import packline
+from packline.errors import RecipeError, StoreError, StoreNotFound
+from packline.facade import Store
+from packline.formats.baked import BakedRows
 from packline.formats.choice import document_view, is_store, make_choice, row_view
+from packline.formats.export import ExportPlanned
 from packline.packing.options import DocumentFilter, ExportChoice
-from packline.testing import make_store
+from packline.testing import make_store as make_packed
 
 names = st.lists(st.text("ab", max_size=2), min_size=1, max_size=4)
 settings = st.fixed_dictionaries(
@@ -57,7 +64,7 @@ def test_a_value_of_the_wrong_type_is_refused(wrong: dict[str, Any]) -> None:
 
 
 def test_settings_of_rows_are_refused_for_documents_and_those_of_runs_for_stores(tmp_path: Path) -> None:
-    store = make_store(tmp_path / "store", [[5, 1, 9]])
+    store = make_packed(tmp_path / "store", [[5, 1, 9]])
     path = str(store.path)
     for name in set(ExportChoice.__struct_fields__) - set(DocumentFilter.__struct_fields__):
         one = msgspec.structs.replace(ExportChoice(), **{name: 1})
@@ -76,8 +83,45 @@ def test_settings_of_rows_are_refused_for_documents_and_those_of_runs_for_stores
 
 
 def test_a_store_is_told_from_other_folders_and_from_files(tmp_path: Path) -> None:
-    make_store(tmp_path / "store", [[5]])
+    make_packed(tmp_path / "store", [[5]])
     assert is_store(tmp_path / "store", None) and not is_store(tmp_path / "store", "npy")
     assert not is_store(tmp_path, None)
     with pytest.raises(StoreNotFound, match="is a file, not the folder of a store"):
         document_view(str(tmp_path / "store" / "manifest.json"), "eod", ExportChoice())
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
+    documents = random_documents(60, 300, longest=20, seed=2)
+    return make_store(tmp_path_factory.mktemp("made") / "store", documents, vocab_size=300, eod_id=7)
+
+
+def export(store: Store, name: str, out: Path, **settings: Any) -> tuple[dict[str, bytes], str]:
+    """Files of an export, and its order in words."""
+    events: list[Any] = []
+    packline.export(store, out=out, to=name, seq_len=16, workers=0, on_event=events.append, **settings)
+    (order,) = (event.order for event in events if isinstance(event, ExportPlanned))
+    return files_of(out), order
+
+
+def test_the_default_order_is_that_of_the_loader(store: Store, tmp_path: Path) -> None:
+    rows = packline.write_rows(store, out=tmp_path / "rows", seq_len=16, workers=0)
+    loader = packline.Loader(store.rows(16), batch_size=4)
+    for step in range(len(loader)):
+        batch = rows.read(np.arange(4 * step, 4 * step + 4), ["tokens"])
+        assert np.array_equal(batch["tokens"], loader.batch(step)["tokens"])
+
+
+def test_an_export_in_another_order_is_another_export(store: Store, tmp_path: Path) -> None:
+    export(store, "trl", tmp_path / "rows")
+    again = packline.export(store, out=tmp_path / "rows", to="trl", seq_len=16, seed=0, workers=0)
+    assert again.nothing_to_do
+    with pytest.raises(StoreError, match="seed"):
+        export(store, "trl", tmp_path / "rows", in_order=True)
+
+
+def test_blocks_need_no_seed_where_rows_are_shuffled(store: Store, tmp_path: Path) -> None:
+    rows = packline.write_rows(store, out=tmp_path / "a", seq_len=16, order="blocks", block_rows=2, workers=0)
+    assert isinstance(rows, BakedRows)
+    with pytest.raises(RecipeError, match="no seed was given"):
+        packline.write_rows(store, out=tmp_path / "b", seq_len=16, order="blocks", in_order=True, workers=0)

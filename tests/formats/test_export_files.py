@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from tests.formats.stores import CASES, make_store, random_documents
+from tests.formats.peers import run_peer
+from tests.formats.stores import CASES, EOD, make_store, random_documents
 
 import packline
 from packline.errors import CorruptStore
@@ -15,7 +17,7 @@ from packline.formats import token_files
 from packline.formats.baked import BakedRows
 from packline.formats.check import DatasetReport, check_dataset
 from packline.formats.export import ExportPlanned, run_export
-from packline.formats.export_folder import RECORD
+from packline.formats.export_folder import RECORD, read_record
 from packline.formats.llmc import USUAL_BATCH
 from packline.jobs.events import Event
 from packline.packing.options import ExportChoice
@@ -121,3 +123,44 @@ def test_numbers_of_shards_that_stop_a_trainer_are_told(tmp_path: Path) -> None:
     tokens = (files[-1].stat().st_size - 1024) // 2
     assert tokens < USUAL_BATCH and f"the last shard of train has {tokens:,} tokens" in short
     assert warnings("llmc", "dropped", shard_tokens=size, last_shard="drop")[-1:] != (short,)
+
+
+ASK = """
+from transformers import AutoTokenizer
+from tokenizers import Tokenizer
+answer = []
+for folder in arguments:
+    found = AutoTokenizer.from_pretrained(folder)
+    text = "a text, and " + found.eos_token + " in it"
+    same = found.encode(text, add_special_tokens=False)
+    same = same == Tokenizer.from_file(folder + "/tokenizer.json").encode(text, add_special_tokens=False).ids
+    answer.append([found.eos_token, found.eos_token_id, found.bos_token_id, len(found), same])
+"""
+
+
+def test_transformers_knows_the_end_of_document_of_an_export(tmp_path: Path) -> None:
+    documents = random_documents(12, 300, longest=20, seed=1)
+    cases = {"megatron": (7, None), "llmc": (0, 5), "npz": (299, 3), "mds": (7, None)}
+    for name, (eod_id, bos_id) in cases.items():
+        store = make_store(
+            tmp_path / f"{name}.store", documents, vocab_size=300, eod_id=eod_id, bos_id=bos_id
+        )
+        choice = ExportChoice(seq_len=16) if name in ("npz", "mds") else ExportChoice()
+        run_export(store.path, to=name, out=tmp_path / name, choice=choice, workers=0)
+    found = run_peer(ASK, *(tmp_path / name for name in cases), modules=("transformers",))
+    assert found == [[EOD, eod_id, bos_id, 300, True] for eod_id, bos_id in cases.values()]
+
+
+@pytest.mark.parametrize("bos_id", [None, 4])
+def test_it_is_recorded_and_the_same_for_equal_exports(tmp_path: Path, bos_id: int | None) -> None:
+    documents = random_documents(12, 300, longest=20, seed=1)
+    store = make_store(tmp_path / "store", documents, vocab_size=300, eod_id=7, bos_id=bos_id)
+    for name in ("a", "b"):
+        run_export(store.path, to="nanogpt", out=tmp_path / name, workers=0)
+    text = (tmp_path / "a" / "tokenizer_config.json").read_bytes()
+    assert text == (tmp_path / "b" / "tokenizer_config.json").read_bytes()
+    config = json.loads(text)
+    assert config["eos_token"] == store.manifest.tokenizer.eod == EOD
+    assert config.get("bos_token") == store.manifest.tokenizer.bos
+    record = read_record(tmp_path / "a")
+    assert record is not None and "tokenizer_config.json" in [entry.name for entry in record.files]

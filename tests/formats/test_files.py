@@ -5,11 +5,15 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from packline.errors import InputError
+from packline.errors import InputError, RecipeError
 from packline.formats.files import find_files, read_object, split_of_name
 from packline.formats.mds import INDEX, read_index
+from packline.formats.types import fitting_dtype
 
 
 def test_a_name_tells_the_split() -> None:
@@ -57,3 +61,24 @@ def test_a_pipe_for_an_index_is_refused_and_not_waited_for(tmp_path: Path) -> No
     os.mkfifo(tmp_path / INDEX)
     with pytest.raises(InputError, match="is not a file"):
         read_object(tmp_path / INDEX)
+
+
+LIMITS = {"uint16": 2**16, "int32": 2**31, "int64": 2**63}
+
+
+@given(st.one_of(st.integers(1, 2**63), *(st.integers(most - 2, most + 2) for most in LIMITS.values())))
+def test_the_dtype_holds_every_id_and_no_narrower_one_does(vocab_size: int) -> None:
+    if vocab_size > 2**63:
+        with pytest.raises(RecipeError, match="do not fit into int64"):
+            fitting_dtype("x", vocab_size, LIMITS)
+        return
+    found = fitting_dtype("x", vocab_size, LIMITS)
+    assert np.iinfo(found).max >= vocab_size - 1 and found.str[0] == "<"
+    narrower = [name for name in LIMITS if np.dtype(name).itemsize < found.itemsize]
+    assert all(np.iinfo(name).max < vocab_size - 1 for name in narrower)
+    for name in LIMITS:
+        if np.iinfo(name).max >= vocab_size - 1:
+            assert fitting_dtype("x", vocab_size, LIMITS, name) == np.dtype(name)
+        else:
+            with pytest.raises(RecipeError, match=f"do not fit into {name}"):
+                fitting_dtype("x", vocab_size, LIMITS, name)

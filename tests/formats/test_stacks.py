@@ -12,8 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.formats.engines import files_of
-from tests.formats.row_trips import import_of
-from tests.formats.steps import read_all, write_all
+from tests.formats.steps import import_of, read_all, write_all
 from tests.formats.stores import CASES, Case, random_loss
 
 from packline.facade import Store

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from tests.formats.peers import run_peer
-from tests.formats.row_trips import rows_by_hand
+from tests.formats.steps import rows_by_hand
 from tests.formats.stores import CASES, Case
 
 from packline.facade import Store

@@ -53,16 +53,12 @@ BATCH_TOKENS = 1 << 20
 FILE = "data-{number:05d}-of-{count:05d}.arrow"
 
 
-class ArrowOptions(ColumnOptions, frozen=True):
-    """Options of a saved data set."""
-
-
 class Arrow(DocumentFormat):
     name = "arrow"
     title = "datasets: a folder for load_from_disk, one document per row in input_ids"
-    options = ArrowOptions
+    options = ColumnOptions
 
-    def trainer_lines(self, out: str, record: ExportRecord, options: ArrowOptions) -> tuple[str, ...]:
+    def trainer_lines(self, out: str, record: ExportRecord, options: ColumnOptions) -> tuple[str, ...]:
         folder = record.train_folder(out)
         return (
             "from datasets import load_from_disk",
@@ -76,10 +72,10 @@ class Arrow(DocumentFormat):
             "# sample_packing: true",
         )
 
-    def plan(self, view: DocumentView, options: ArrowOptions) -> ExportPlan:
+    def plan(self, view: DocumentView, options: ColumnOptions) -> ExportPlan:
         return plan_columns(view, options, self.name, folder_of(view, "{split}") + FILE)
 
-    def write(self, view: DocumentView, part: ExportPart, target: Target, options: ArrowOptions) -> Facts:
+    def write(self, view: DocumentView, part: ExportPart, target: Target, options: ColumnOptions) -> Facts:
         batches = record_batches(
             view, part, options, target, most_documents=BATCH_DOCUMENTS, most_tokens=BATCH_TOKENS
         )
@@ -87,7 +83,7 @@ class Arrow(DocumentFormat):
         return {"checksum": write_stream(target, part.name, schema, batches)}
 
     def finish(
-        self, view: DocumentView, written: list[WrittenPart], target: Target, options: ArrowOptions
+        self, view: DocumentView, written: list[WrittenPart], target: Target, options: ColumnOptions
     ) -> None:
         schema = make_schema(column_types(view, options))
         for split in view.splits:
@@ -100,7 +96,7 @@ class Arrow(DocumentFormat):
         features = features_of_saved(path)
         return bool(features) and SEQ_LENGTHS not in features
 
-    def open(self, path: Path, options: ArrowOptions, findings: Findings) -> DatasetReader:
+    def open(self, path: Path, options: ColumnOptions, findings: Findings) -> DatasetReader:
         saved = SavedFiles(path, findings)
         sources = saved.open(options.column, options.loss != "none", findings)
         return ColumnsReader(saved.files, sources, edges=options.edges, findings=findings)

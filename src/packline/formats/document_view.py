@@ -72,7 +72,7 @@ class SharedShard:
     def share(self, target: Target, name: str, ending: str) -> bool:
         """Add a file of the shard to an export, if it exists; return True if it does."""
         if (found := self.file(ending)) is not None:
-            target.share_stored(self.files, found, name)
+            target.share(self.files, found, name)
         return found is not None
 
 

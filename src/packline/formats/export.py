@@ -42,7 +42,7 @@ from packline.formats.format import (
     get_format,
 )
 from packline.formats.row_view import RowSplits, RowView
-from packline.formats.types import ExportPart, NotPreserved, WrittenPart, without_folders
+from packline.formats.types import ExportPart, NotPreserved, without_folders
 from packline.jobs.engine import run_job
 from packline.jobs.events import Note, OnEvent, Planned, UnitDone
 from packline.jobs.job import Job, Opening, ReportProgress, Runner
@@ -50,7 +50,7 @@ from packline.jobs.machines import On
 from packline.jobs.plan import Unit
 from packline.jobs.resources import require_disk, usable_cores
 from packline.packing.options import ExportChoice
-from packline.storage.local import Link, disk_errors
+from packline.storage.local import Link, disk_errors, share_file
 from packline.storage.places import is_remote
 from packline.store.manifest import MANIFEST
 
@@ -306,10 +306,11 @@ class ExportJob(Job[PartUnit, PartReceipt, Exported]):
             return "copied"
         if self.folder.descriptor < 0:  # a dry run, which writes nothing
             return "copied" if self._settings.link == "copy" else "linked"
-        target = Target(self.folder.tmp, link=self._settings.link)
-        target.share(files.folder / MANIFEST, "probe")
-        (target.folder / "probe").unlink()
-        return next(iter(target.shared))
+        probe = self.folder.tmp / "probe"
+        with disk_errors(self.folder.tmp):
+            how = share_file(files.folder / MANIFEST, probe, self._settings.link)
+        probe.unlink()
+        return how
 
     def announce(self, todo: Sequence[PartUnit], workers: int) -> None:
         view, plan, self._workers = self._view, self._plan, max(workers, 1)
@@ -343,11 +344,10 @@ class ExportJob(Job[PartUnit, PartReceipt, Exported]):
 
     def _publish(self, receipts: list[PartReceipt]) -> ExportRecord:
         target = Target(self.folder.tmp, link=self._settings.link)
-        written = [WrittenPart(receipt.part, receipt.facts) for receipt in receipts]
         if isinstance(self._view, RowSplits):
-            self._view.finish(self._format, written, target, self._options)
+            self._view.finish(self._format, receipts, target, self._options)
         else:
-            self._format.finish(self._view, written, target, self._options)
+            self._format.finish(self._view, [*receipts], target, self._options)
         if self._with_tokenizer:
             self._write_tokenizer(target)
         shared = target.shared

@@ -28,13 +28,13 @@ from typing import Any, get_args
 import msgspec
 
 from packline.errors import CorruptStore, PacklineError, RecipeError
-from packline.fingerprint import Hasher, NotWhole, unseal
-from packline.formats.types import ExportPart, NotPreserved
+from packline.fingerprint import NotWhole, unseal
+from packline.formats.types import ExportPart, NotPreserved, WrittenPart
 from packline.jobs.folder import refuse_differences
 from packline.jobs.receipts import READERS
 from packline.jobs.work import PARTS, WorkFolder
 from packline.recipe import recipe_difference
-from packline.storage.local import COPY_BYTES, Link, disk_errors, share_file
+from packline.storage.local import Link, disk_errors, share_file
 from packline.storage.results import EXPORT_BEGUN, WORK, unfinished_export
 from packline.store.files import FileEntry, StoreFiles, reading, stat_file
 from packline.store.manifest import TokenizerEntry
@@ -228,22 +228,15 @@ class Target:
                 raise
             self.files.append(file.entry(name))
 
-    def share_stored(self, files: StoreFiles, entry: FileEntry, name: str) -> None:
-        """Add a file with the bytes of a file of a store; see `share`."""
+    def share(self, files: StoreFiles, entry: FileEntry, name: str) -> None:
+        """Add a file with the bytes of a file of a store."""
         link = self.link if files.is_local else "copy"  # else it would be to a file of the cache
-        self.share(files.local(entry), name, entry, link=link)
-
-    def share(
-        self, path: Path, name: str, entry: FileEntry | None = None, *, link: Link | None = None
-    ) -> None:
-        """Add a file with the bytes of another."""
         name = self._prefix + name
         target = self._place(name)
         with disk_errors(self.folder):
-            how = share_file(path, target, link or self.link)
-        known = FileEntry(name, entry.bytes, entry.checksum) if entry else _entry_of(target, name)
-        self.shared[how] += known.bytes
-        self.files.append(known)
+            how = share_file(files.local(entry), target, link)
+        self.shared[how] += entry.bytes
+        self.files.append(FileEntry(name, entry.bytes, entry.checksum))
 
     def progress(self, tokens: int) -> None:
         if self._on_progress is not None:
@@ -259,24 +252,13 @@ class Target:
         return path
 
 
-def _entry_of(path: Path, name: str) -> FileEntry:
-    hasher, size = Hasher(), 0
-    with open(path, "rb", buffering=0) as file:
-        while data := file.read(COPY_BYTES):
-            hasher.update(data)
-            size += len(data)
-    return FileEntry(name, size, str(hasher.hexdigest()))
-
-
 QUICK = 1 << 20
 """Bytes, apart from links, below which a part is not synced to disk."""
 
 
-class PartReceipt(msgspec.Struct, frozen=True):
+class PartReceipt(WrittenPart, frozen=True):
     """Commit record of a part whose files are on the disk."""
 
-    part: ExportPart
-    facts: dict[str, Any]
     files: tuple[FileEntry, ...]
     shared: dict[str, int]
 

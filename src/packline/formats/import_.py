@@ -314,7 +314,7 @@ class _Import(NumberedStoreJob[ImportedUnit, Imported]):
         )
 
     def finished(self) -> Imported | None:
-        """ReportProgress notes on the data set, and look for its store."""
+        """Report notes on the data set, and look for its store."""
         for note in self._data.notes:
             self.tell(Note(note))
         return super().finished()
