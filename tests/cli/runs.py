@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
 from pathlib import Path
-from typing import Any
 
 from tests.store.stores import build_store
 
@@ -12,17 +11,12 @@ ESCAPE = "\x1b[2J\x1b]0;title\x07"
 """A text that would repaint a terminal."""
 
 
-def write_runs(
-    folder: Path,
-    tokenizer: Path,
-    write_jsonl: Callable[..., Path],
-    texts: dict[str, list[str]],
-    run: str,
-) -> Path:
+def write_runs(folder: Path, tokenizer: Path, texts: dict[str, list[str]], run: str) -> Path:
     """Stores with these texts, whose ids are the store's name and a number, and `run.toml`."""
     for name, own in texts.items():
-        records: list[dict[str, Any]] = [{"text": text, "id": f"{name}{n}"} for n, text in enumerate(own)]
-        build_store(write_jsonl(folder / f"{name}.jsonl", records), tokenizer, folder / name)
+        lines = [json.dumps({"text": text, "id": f"{name}{n}"}) + "\n" for n, text in enumerate(own)]
+        (folder / f"{name}.jsonl").write_text("".join(lines), "utf-8")
+        build_store(folder / f"{name}.jsonl", tokenizer, folder / name)
     (folder / "run.toml").write_text(run, "utf-8")
     return folder
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -26,15 +25,10 @@ store = "both"
 
 
 @pytest.fixture(scope="module")
-def folder(
-    tmp_path_factory: pytest.TempPathFactory,
-    tokenizer_json: Path,
-    documents: list[str],
-    write_jsonl: Callable[..., Path],
-) -> Path:
+def folder(tmp_path_factory: pytest.TempPathFactory, tokenizer_json: Path, documents: list[str]) -> Path:
     texts = [text[:300] for text in documents[:60]]
     parts = {"one": texts[:40], "two": texts[40:]}
-    folder = write_runs(tmp_path_factory.mktemp("runs"), tokenizer_json, write_jsonl, parts, RUN)
+    folder = write_runs(tmp_path_factory.mktemp("runs"), tokenizer_json, parts, RUN)
     packline.merge([folder / "one", folder / "two"], out=folder / "both")
     (folder / "recipe.toml").write_text(
         f'tokenizer = "{tokenizer_json}"\n[[sources]]\ninputs = ["one.jsonl"]\n'

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -18,16 +17,11 @@ PLAN = mixture("batch_size = 4\nseed = 7", 2048, one="weight = 2", two="weight =
 
 
 @pytest.fixture(scope="module")
-def folder(
-    tmp_path_factory: pytest.TempPathFactory,
-    tokenizer_json: Path,
-    documents: list[str],
-    write_jsonl: Callable[..., Path],
-) -> Path:
+def folder(tmp_path_factory: pytest.TempPathFactory, tokenizer_json: Path, documents: list[str]) -> Path:
     """Two stores and a run file; texts that would repaint a terminal among them."""
     texts = [ESCAPE + text[:300] for text in documents[:90]]
     parts = {"one": texts[:60], "two": texts[60:]}
-    return write_runs(tmp_path_factory.mktemp("trace"), tokenizer_json, write_jsonl, parts, PLAN)
+    return write_runs(tmp_path_factory.mktemp("trace"), tokenizer_json, parts, PLAN)
 
 
 def test_a_step_says_what_its_batch_holds(folder: Path) -> None:

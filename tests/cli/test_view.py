@@ -8,7 +8,6 @@ import re
 import select
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,16 +24,11 @@ ROWS = ("--seq-len", "32", "--packing", "best_fit")
 
 
 @pytest.fixture(scope="module")
-def folder(
-    tmp_path_factory: pytest.TempPathFactory,
-    tokenizer_json: Path,
-    documents: list[str],
-    write_jsonl: Callable[..., Path],
-) -> Path:
+def folder(tmp_path_factory: pytest.TempPathFactory, tokenizer_json: Path, documents: list[str]) -> Path:
     """A store whose first document would repaint a terminal, a run file, and batch files."""
     texts = {"store": [HOSTILE, *[text[:300] for text in documents[:60]]]}
     plan = mixture("batch_size = 4\nseed = 7", 1024, store="")
-    folder = write_runs(tmp_path_factory.mktemp("view"), tokenizer_json, write_jsonl, texts, plan)
+    folder = write_runs(tmp_path_factory.mktemp("view"), tokenizer_json, texts, plan)
     tokens = np.arange(10, 30, dtype=np.int32).reshape(2, 10)
     targets = np.full((2, 10), -100, np.int32)
     targets[:, :6] = tokens[:, 1:7]

@@ -83,7 +83,11 @@ def build(
     with watch() as (tally, hear):
         started = time.monotonic() - process_age()
         finished = run_build(recipe, out, options, hear, started, reuse, place.place())
-    show_finished(finished, out)
+    path = shlex.quote(out)
+    done = [Note("nothing to do: the store is complete", "good")] if finished.nothing_to_do else []
+    steps = KeyValues((("look at it", f"packline info {path}"), ("check it", f"packline verify {path}")))
+    output.line()
+    output.blocks(*done, *finished_blocks(finished, out), steps)
     limit = options.max_bad_fraction
     code = warn_of_bad(finished.ledger, limit, out)
     warn_of_splits(finished.warnings)
@@ -113,14 +117,6 @@ def facts(finished: Finished, tally: Tally, out: str, max_bad_fraction: float) -
         "rates": tally.rates,
         "notes": tally.notes,
     }
-
-
-def show_finished(finished: Finished, out: str) -> None:
-    path = shlex.quote(out)
-    done = [Note("nothing to do: the store is complete", "good")] if finished.nothing_to_do else []
-    steps = KeyValues((("look at it", f"packline info {path}"), ("check it", f"packline verify {path}")))
-    output.line()
-    output.blocks(*done, *finished_blocks(finished, out), steps)
 
 
 def finished_blocks(finished: Finished, out: str) -> list[Block]:

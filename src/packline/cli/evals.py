@@ -9,7 +9,7 @@ from cyclopts import Group, Parameter
 
 from packline.chat.named_templates import TEMPLATES
 from packline.cli.arguments import make_options, option
-from packline.cli.output import Line, output, table
+from packline.cli.output import output
 from packline.cli.sft import read_template
 from packline.errors import RecipeError
 from packline.evals.making import (
@@ -20,6 +20,7 @@ from packline.evals.making import (
     make_core,
     make_hellaswag,
 )
+from packline.viewing.page import Table
 from packline.viewing.text import plural
 
 QUESTIONS = Group("Questions", sort_key=5)
@@ -111,7 +112,7 @@ def evals(
         reports = make_chat(named, settings, on_task=hear)
     else:
         reports = make_hellaswag(path or "", settings, on_task=hear)
-    output.lines(task_lines(reports))
+    output.blocks(task_table(reports))
     for report in reports:
         if report.reason:
             output.warning(report.reason, "")
@@ -136,16 +137,15 @@ def _check(kind: str, given: dict[str, Any]) -> None:
         raise RecipeError(f"{kind} needs {wanted}", hint=f"packline evals {kind} PATH")
 
 
-def task_lines(reports: list[TaskReport]) -> list[Line]:
-    names = ("task", "kind", "questions", "sequences", "tokens", "cut on the left", "too long", "not scored")
-    head: Line = [(name, "quiet") for name in names]
-    rows: list[Line] = [
-        [
-            (one.label, "title"),
+def task_table(reports: list[TaskReport]) -> Table:
+    head = ("task", "kind", "questions", "sequences", "tokens", "cut on the left", "too long", "not scored")
+    rows = tuple(
+        (
+            one.label,
             one.task_type,
             *(f"{n:,}" for n in (one.questions, one.sequences, one.tokens)),
             *(f"{n:,}" if n else "" for n in (one.truncated, one.skipped, one.unscored)),
-        ]
+        )
         for one in reports
-    ]
-    return table([head, *rows], "llrrrrrr", width=output.wrap)
+    )
+    return Table("", head, rows, "llrrrrrr")

@@ -97,15 +97,9 @@ def info(
                 "--html describes the whole store: expected one --seq-len, and no choice of documents",
                 hint=_HTML.format(store),
             )
-        return write_report(
-            store,
-            html,
-            seq_len=seq_len[0] if seq_len else None,
-            packing=packing,
-            against=against or (),
-            rows=rows,
-            workers=workers,
-        )
+        how: dict[str, Any] = {"against": against or (), "workers": workers, "packing": packing or "concat"}
+        how |= {"seq_len": seq_len[0] if seq_len else None} | ({} if rows is None else {"rows": rows})
+        return write_report(store, html, how)
     settings = choice.settings(store, rows=True)
     row_lengths = seq_len or ([settings["seq_len"]] if "seq_len" in settings else [])
     if row_lengths:
@@ -126,32 +120,14 @@ def info(
     return DONE
 
 
-def write_report(
-    store: str,
-    out: str,
-    *,
-    seq_len: int | None,
-    packing: Packing | None,
-    against: Sequence[str],
-    rows: int | None,
-    workers: int | None,
-) -> int:
+def write_report(store: str, out: str, how: dict[str, Any]) -> int:
     from packline.cli.analyze import watching
     from packline.viewing.html import check_place, write_page
-    from packline.viewing.report import ROWS as SHOWN_ROWS
     from packline.viewing.report import report_page
 
     path = check_place(out)
     with watching() as on_progress:
-        page = report_page(
-            store,
-            seq_len=seq_len,
-            packing=packing or "concat",
-            against=against,
-            rows=SHOWN_ROWS if rows is None else rows,
-            workers=workers,
-            on_event=on_progress,
-        )
+        page = report_page(store, on_event=on_progress, **how)
     write_page(page, path)
     written = path.stat().st_size
     facts = (

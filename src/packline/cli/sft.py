@@ -34,7 +34,6 @@ from packline.cli.progress import (
 )
 from packline.conversion import refuse_toml
 from packline.errors import RecipeError, unknown_name
-from packline.jobs.machines import On
 from packline.storage.places import is_remote
 from packline.store.manifest import split_warnings
 from packline.store.reader import StoreReader
@@ -148,23 +147,19 @@ def sft(
     request = SftRequest(sources=sources, out=out, **given)
     if dry_run:
         return show_plan("sft", partial(plan_sft, request))
-    return run(request, max_bad_fraction, place.place())
-
-
-def run(request: SftRequest, max_bad_fraction: float, on: On) -> int:
     with watch() as (tally, hear):
-        done = run_sft(request, hear, on)
-    output.facts(finished_facts(done, request.out))
+        done = run_sft(request, hear, place.place())
+    output.facts(finished_facts(done, out))
     ledger = done.manifest.ledger
-    code = warn_of_bad(ledger, max_bad_fraction, request.out)
+    code = warn_of_bad(ledger, max_bad_fraction, out)
     missing = split_warnings(done.manifest)
     warn_of_splits(missing)
-    if request.max_tokens is None and not is_remote(request.out) and (long := too_long(request.out)):
+    if request.max_tokens is None and not is_remote(out) and (long := too_long(out)):
         output.warning(long, "--max-tokens N leaves longer ones out, and with --overflow truncate cuts them")
         missing = [*missing, long]
     return output.result(
         "sft",
-        imported_values(done, tally, request.out),
+        imported_values(done, tally, out),
         code=code,
         bad_records=ledger.bad,
         ledger=ledger,

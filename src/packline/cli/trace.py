@@ -10,7 +10,7 @@ import msgspec
 from cyclopts import Group, Parameter
 
 from packline.cli.arguments import Count, RowArguments, option
-from packline.cli.output import Facts, Line, output, table
+from packline.cli.output import Line, output, table
 from packline.conversion import is_toml
 from packline.errors import CorruptStore, RecipeError, StoreError
 from packline.store.lookup import find_by_id, find_by_place
@@ -21,23 +21,12 @@ from packline.viewing.view import open_run
 
 if TYPE_CHECKING:
     from packline.loading.loader import Loader
-    from packline.loading.trace import Occurrence, RowTrace, SpanTrace, StepTrace
+    from packline.loading.trace import Occurrence, RowTrace, SpanTrace
 
 
 TEXT_TOKENS = 64
 """Tokens of a span that are decoded; more than fit in a line."""
 INDENT = 12
-
-
-def step_facts(found: StepTrace, target: str) -> Facts:
-    step = f"{found.step:,} of {found.steps:,}, counted from 0; stage {found.stage} of {found.stages:,}"
-    batch = f"{plural(found.batch_size, 'row')} of {found.seq_len:,} tokens, shared by "
-    return {
-        "run": (target, "title"),
-        "step": step,
-        "batch": batch + plural(found.world_size, "rank"),
-        "fingerprint": found.fingerprint,
-    }
 
 
 def row_lines(store: StoreReader, row: RowTrace, most: int | None) -> list[Line]:
@@ -188,7 +177,10 @@ def show_step(loader: Loader, target: str, wanted: TraceTarget) -> int:
 
     assert wanted.step is not None
     found = trace_step(loader, wanted.step, rank=wanted.rank, row=wanted.row)
-    output.facts(step_facts(found, target))
+    step = f"{found.step:,} of {found.steps:,}, counted from 0; stage {found.stage} of {found.stages:,}"
+    batch = f"{plural(found.batch_size, 'row')} of {found.seq_len:,} tokens, shared by "
+    batch += plural(found.world_size, "rank")
+    output.facts({"run": (target, "title"), "step": step, "batch": batch, "fingerprint": found.fingerprint})
     rows: list[dict[str, Any]] = msgspec.to_builtins(found.rows)
     for row, values in zip(found.rows, rows, strict=True):
         store = store_of(loader, found.stage, row.source)

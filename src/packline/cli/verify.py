@@ -187,66 +187,47 @@ def report_blocks(report: Report) -> list[Block]:
 
 
 def contamination_page(report: ContaminationReport, store: str) -> Page:
-    unit = report.gram_of[:-1]
     left_out = f"{plural(report.common_grams, 'gram')} of too many questions, "
     left_out += f"{report.repetitive_grams:,} that repeat"
     rate = report.bytes / max(report.seconds, 1e-9)
+    facts = (
+        ("compared", f"{report.n} {report.gram_of} in a row; {report.normalisation}"),
+        ("searched for", f"{plural(report.grams, 'gram')}; left out: {left_out}"),
+        ("searched", f"{plural(report.documents, 'document')}, {plural(report.tokens, 'token')}"),
+        ("time", f"{duration(report.seconds)}, {size(int(rate))} of tokens per second"),
+    )
+    sets = tuple(
+        (
+            name,
+            f"{found.questions:,}",
+            f"{found.unchecked:,}" if found.unchecked else "",
+            f"{found.found:,}",
+            f"{sum(found.documents.values()):,}",
+        )
+        for name, found in report.sets.items()
+    )
+    sources = tuple((name, f"{whole:,}", f"{bad:,}") for name, (bad, whole) in report.sources.items())
     blocks: list[Block] = [
-        KeyValues(
-            (
-                ("compared", f"{report.n} {report.gram_of} in a row; {report.normalisation}"),
-                ("searched for", f"{plural(report.grams, 'gram')}; left out: {left_out}"),
-                (
-                    "searched",
-                    f"{plural(report.documents, 'document')}, {plural(report.tokens, 'token')}",
-                ),
-                ("time", f"{duration(report.seconds)}, {size(int(rate))} of tokens per second"),
-            )
-        ),
+        KeyValues(facts),
         Heading("Evaluation sets"),
-        Table(
-            "",
-            ("set", "questions", "not checked", "found", "documents"),
-            tuple(
-                (
-                    name,
-                    f"{found.questions:,}",
-                    f"{found.unchecked:,}" if found.unchecked else "",
-                    f"{found.found:,}",
-                    f"{sum(found.documents.values()):,}",
-                )
-                for name, found in report.sets.items()
-            ),
-            "lrrrr",
-        ),
+        Table("", ("set", "questions", "not checked", "found", "documents"), sets, "lrrrr"),
         Heading("Sources"),
-        Table(
-            "",
-            ("source", "documents", "with an overlap"),
-            tuple((name, f"{whole:,}", f"{bad:,}") for name, (bad, whole) in report.sources.items()),
-            "lrr",
-        ),
+        Table("", ("source", "documents", "with an overlap"), sources, "lrr"),
     ]
     if report.overlaps:
-        blocks += [
-            Heading("The longest overlaps"),
-            Table(
-                "",
-                ("document", "from", "set", "question", f"{unit}s", "text"),
-                tuple(
-                    (
-                        f"{one.document:,}",
-                        f"{one.file} at {one.position:,}" + (f", id {one.id}" if one.id is not None else ""),
-                        one.set,
-                        f"{one.question:,}",
-                        f"{one.length:,}",
-                        one.text if len(one.text) <= 120 else f"{one.text[:120]}...",
-                    )
-                    for one in report.overlaps[:SHOWN]
-                ),
-                "rllrrl",
-            ),
-        ]
+        head = ("document", "from", "set", "question", report.gram_of, "text")
+        rows = tuple(
+            (
+                f"{one.document:,}",
+                f"{one.file} at {one.position:,}" + (f", id {one.id}" if one.id is not None else ""),
+                one.set,
+                f"{one.question:,}",
+                f"{one.length:,}",
+                one.text if len(one.text) <= 120 else f"{one.text[:120]}...",
+            )
+            for one in report.overlaps[:SHOWN]
+        )
+        blocks += [Heading("The longest overlaps"), Table("", head, rows, "rllrrl")]
         more = report.not_listed + max(len(report.overlaps) - SHOWN, 0)
         if more:
             blocks.append(Note(f"and {more:,} more; --json lists {len(report.overlaps)}"))

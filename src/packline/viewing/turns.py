@@ -68,7 +68,9 @@ def with_turns(strip: TokenStrip, document: int | None = None) -> TokenStrip:
             number = -1 if segment < 0 else len(origins)
             cells += [replace(cell, segment=number) for cell in part[start:stop]]
             if segment >= 0:
-                title = _of_document(role, whole, start) if role and strip.headings else role
+                title = role
+                if role and strip.headings and not start and whole.document is not None:
+                    title = f"document {whole.document:,}: {role}"  # the first turn names its document
                 note = in_loss(part[start:stop]) if role else whole.note
                 href = "" if start else whole.href
                 origins.append(replace(whole, segment=number, title=title, note=note, href=href))
@@ -93,11 +95,6 @@ def with_loss_links(strip: TokenStrip) -> tuple[TokenStrip, tuple[Links, ...]]:
     ]
     links += [f"and {plural(len(turns) - MOST_LINKS, 'more turn')}"] if len(turns) > MOST_LINKS else []
     return replace(strip, origins=origins), (Links("Turns in the loss", ("In the loss:", *links)),)
-
-
-def _of_document(role: str, whole: DocumentOrigin, start: int) -> str:
-    """Name of a turn in a strip of several documents; the first turn names its document."""
-    return role if start or whole.document is None else f"document {whole.document:,}: {role}"
 
 
 def in_loss(cells: Sequence[Cell]) -> str:
