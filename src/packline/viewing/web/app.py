@@ -27,7 +27,7 @@ from starlette.routing import Route
 from packline.errors import CorruptStore, PacklineError, RecipeError, StoreError
 from packline.viewing.html import Assets, macro, read_static, render_file, style
 from packline.viewing.page import Block, CopyText, Link, Links, Note, Page, Table, page_values
-from packline.viewing.web import documents, finding, pages, rows, run, tokenizers
+from packline.viewing.web import documents, finding, pages, rows, tokenizers
 from packline.viewing.web.pages import ALL, PAGE_ITEMS, default_seq_len
 from packline.viewing.web.serving import Guard
 from packline.viewing.web.site import InvalidForm, Moved, Site, View, address, choice, number
@@ -96,7 +96,7 @@ def make_site_app(
         route("/rows", lambda view, _: rows.rows(view)),
         route("/row/{number}", lambda view, request: rows.row(view, _path_number(request, "row"))),
         route("/batch", lambda view, _: rows.batch(view)),
-        route("/run", lambda view, _: run.run_page(view)),
+        route("/run", lambda view, _: rows.run_page(view)),
         route("/search", lambda view, _: finding.search_page(view)),
         route("/compare/tokenizers", lambda view, _: tokenizers.tokenizers(view)),
         Route("/sources", lambda request: RedirectResponse(f"/?{request.url.query}", 303), methods=["GET"]),
