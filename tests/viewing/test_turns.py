@@ -67,6 +67,7 @@ def test_each_turn_of_a_row_is_a_block_and_no_token_moves(documents: list[list[s
     assert all(text.text != "<|im_start|>" for block in blocks.values() for text in block[1:])
     links = [(origin.document, origin.href) for origin in shown.origins if origin.href]
     assert links == [(10 + number, f"/document/{10 + number}") for number in range(len(documents))]
+    assert not any("document" in origin.title for origin in shown.origins if not origin.href)
     titles = [origin.title for origin in shown.origins if origin.href]
     assert all(
         title in ("", f"document {10 + number}: user", f"document {10 + number}: before the first turn")
