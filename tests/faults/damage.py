@@ -66,70 +66,46 @@ def damage(
         The damage. An append where the chosen kind changes nothing: an empty file has no bit to flip.
     """
     rng = random.Random(seed)
-    kind = rng.choice(kinds)
-    name = rng.choice(files_of(folder) if files is None else files)
+    kind, name = rng.choice(kinds), rng.choice(files_of(folder) if files is None else files)
     path = folder / name
-    data = path.read_bytes()
+    data, ending = path.read_bytes(), _ending(name)
     size = len(data)
     if kind in ("bit", "byte", "truncate", "zero") and not data.strip(b"\0" if kind == "zero" else b""):
         kind = "append"
-    if kind == "bit":
-        at, bit = rng.randrange(size), rng.randrange(8)
-        _replace(path, data[:at] + bytes([data[at] ^ 1 << bit]) + data[at + 1 :])
-        return Damage(kind, name, f"{bit} of byte {at} of {size}")
-    if kind == "byte":
-        at = rng.randrange(size)
-        value = (data[at] + rng.randrange(1, 256)) % 256
-        _replace(path, data[:at] + bytes([value]) + data[at + 1 :])
-        return Damage(kind, name, f"{at} of {size}: {data[at]} became {value}")
-    if kind == "truncate":
-        left = rng.choice((0, size - 1, rng.randrange(size)))
-        _replace(path, data[:left])
-        return Damage(kind, name, f"from {size} to {left} bytes")
-    if kind == "append":
-        more = rng.randbytes(rng.choice((1, 2, 8, 4096)))
-        _replace(path, data + more)
-        return Damage(kind, name, f"by {len(more)} bytes")
-    if kind == "zero":
-        at = rng.choice([place for place in (rng.randrange(size) for _ in range(64)) if data[place]] or [-1])
-        at = at if at >= 0 else next(place for place in range(size) if data[place])
+    if kind == "stray":
+        stray = path.with_name(f"{path.name.removesuffix(ending)}9{ending}")
+        stray.write_bytes(data)
+        return Damage(kind, stray.relative_to(folder).as_posix(), "")
+    at, other = rng.randrange(size) if size else 0, name
+    path.unlink()
+    if kind in ("bit", "byte"):
+        value = data[at] ^ (1 << rng.randrange(8) if kind == "bit" else rng.randrange(1, 256))
+        path.write_bytes(data[:at] + bytes([value]) + data[at + 1 :])
+    elif kind == "truncate":
+        path.write_bytes(data[: rng.choice((0, at, size - 1))])
+    elif kind == "append":
+        path.write_bytes(data + rng.randbytes(rng.choice((1, 2, 8, 4096))))
+    elif kind == "zero":
+        at = next(place for place in (at, *range(size)) if data[place])
         stop = min(size, at + rng.choice((1, 8, 512, 4096)))
-        _replace(path, data[:at] + bytes(stop - at) + data[stop:])
-        return Damage(kind, name, f"bytes {at} to {stop} of {size}")
-    if kind == "delete":
-        path.unlink()
-        return Damage(kind, name, "")
-    if kind == "swap":
-        others = [other for other in files_of(folder) if (folder / other).read_bytes() != data]
-        other = rng.choice([one for one in others if _ending(one) == _ending(name)] or others)
-        theirs = (folder / other).read_bytes()
-        _replace(folder / other, data)
-        _replace(path, theirs)
-        return Damage(kind, name, f"with {other}")
-    if kind == "symlink":
-        outside = folder.parent / f"{folder.name}-outside"
-        outside.mkdir(exist_ok=True)
-        target = outside / path.name
+        path.write_bytes(data[:at] + bytes(stop - at) + data[stop:])
+    elif kind == "swap":
+        others = [one for one in files_of(folder) if (folder / one).read_bytes() != data]
+        other = rng.choice([one for one in others if _ending(one) == ending] or others)
+        (folder / other).rename(path)
+        (folder / other).write_bytes(data)
+    elif kind == "symlink":
+        target = folder.parent / f"{folder.name}-outside" / path.name
+        target.parent.mkdir(exist_ok=True)
         target.write_bytes(data)
-        path.unlink()
         path.symlink_to(target)
-        return Damage(kind, name, f"to {target}")
-    if kind == "fifo":
-        path.unlink()
+    elif kind == "fifo":
         os.mkfifo(path)
-        return Damage(kind, name, "")
-    assert kind == "stray", kind
-    stem, ending = path.name[: len(path.name) - len(_ending(name))], _ending(name)
-    stray = path.with_name(f"{stem}9{ending}")
-    stray.write_bytes(data)
-    return Damage(kind, stray.relative_to(folder).as_posix(), "")
+    else:
+        assert kind == "delete", kind
+    return Damage(kind, name, f"at {at} of {size} bytes" if other == name else f"with {other}")
 
 
 def _ending(name: str) -> str:
     """All suffixes of a file's name: `.docs.parquet`."""
     return "".join(Path(name).suffixes)
-
-
-def _replace(path: Path, data: bytes) -> None:
-    path.unlink()
-    path.write_bytes(data)

@@ -96,21 +96,6 @@ def test_a_changed_token_is_found_as_by_a_plain_loop(shape: StoreShape, data: st
         assert in_blocks == counts and bool(parts) == bool(said)
 
 
-@settings(max_examples=12)
-@given(store_shapes(), BLOCKS)
-def test_a_clean_shard_is_counted_whatever_the_blocks(shape: StoreShape, block: int) -> None:
-    with shape.opened() as store:
-        for number, lengths in enumerate(shape.lengths):
-            counts, said = check(store, number, block)
-            text = sum(
-                store.provenance(int(store.firsts[number]) + place).text_bytes
-                for place in range(len(lengths))
-            )
-            expected = Ledger()
-            expected.add_documents(len(lengths), text, sum(lengths), with_bos=False)
-            assert (counts, said) == (expected, [])
-
-
 def test_a_wrong_begin_is_found(tmp_path: Path) -> None:
     store = StoreShape(((3, 2), (4,)), ("train", "train"), (None, None)).make(tmp_path / "store")
     entry = store.manifest.shards[0]

@@ -10,9 +10,9 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Sequence
 from contextlib import suppress
 from datetime import timedelta
+from functools import partialmethod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +22,7 @@ from packline.storage.places import open_storage, split_uri
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
 
-    from packline.storage.results import FileFacts, Storage
+    from packline.storage.results import Storage
 
 RETRY_SECONDS = 5.0
 """Time for which the client itself repeats a request, ten times at most."""
@@ -207,18 +207,6 @@ class _Relay:
             theirs.close()
             self._free.put(Connection(ours.detach()))
 
-    def read(self, name: str, start: int = 0, stop: int | None = None) -> bytes:
-        found: bytes = self._ask("read", name, start, stop)
-        return found
-
-    def facts(self, name: str) -> FileFacts | None:
-        found: FileFacts | None = self._ask("facts", name)
-        return found
-
-    def list(self, folder: str) -> Sequence[str]:
-        found: list[str] = self._ask("list", folder)
-        return found
-
     def _ask(self, *question: Any) -> Any:
         connection = self._free.get()
         try:
@@ -237,6 +225,10 @@ class _Relay:
         if error is not None:
             raise error
         return found
+
+    read = partialmethod(_ask, "read")
+    facts = partialmethod(_ask, "facts")
+    list = partialmethod(_ask, "list")
 
 
 def _serve(storage: Storage, connection: Connection) -> None:

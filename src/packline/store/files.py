@@ -55,12 +55,10 @@ def reading(path: Path | str) -> Iterator[None]:
         yield
     except PacklineError:
         raise
-    except OSError as error:
-        if (refused := _limit_reached(path, error)) is not None:
-            raise refused from error
-        raise CorruptStore(f"cannot read {path}: {error.strerror or error}", hint=HINT) from error
     except Exception as error:
-        what = str(error) or type(error).__name__
+        if isinstance(error, OSError) and (refused := _limit_reached(path, error)) is not None:
+            raise refused from error
+        what = getattr(error, "strerror", None) or str(error) or type(error).__name__
         raise CorruptStore(f"cannot read {path}: {what.splitlines()[0]}", hint=HINT) from error
 
 

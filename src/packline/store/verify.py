@@ -10,12 +10,11 @@ from __future__ import annotations
 import re
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
-from itertools import chain
 from operator import itemgetter
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -81,7 +80,6 @@ def _check_kept_tokenizer(store: StoreFiles, manifest: Manifest, findings: Findi
     return tokenizer
 
 
-T = TypeVar("T")
 SHARD_FILE = re.compile(r"(train|val|test)-.*|.*\.(bin|idx|docs\.parquet|loss|sums)")
 COUNTED = ("documents", "tokens", "text_bytes", "eod_tokens", "bos_tokens", "text_tokens")
 
@@ -138,7 +136,12 @@ def verify(
     if slice[0] == 0:
         check_receipts(manifest, receipts, findings)
     check = _unit_check(files, manifest, tokenizer, receipts.by_unit)
-    readable = set(chain.from_iterable(_check_units(files, manifest, check, findings, slice)))
+    units = units_of(manifest, slice)
+    readable: set[str] = set()
+    # One file of a remote store is brought at a time, so that few are kept.
+    for whole_shards, own in in_threads(check, units) if files.is_local else map(check, units):
+        findings.include(own)
+        readable |= whole_shards
     if slice[0] == 0:
         _check_strays(files, manifest, findings)
     if deep and tokenizer is not None:
@@ -162,7 +165,7 @@ def _bytes_of(manifest: Manifest, slice: Slice) -> int:
 
 def _unit_check(
     files: StoreFiles, manifest: Manifest, tokenizer: Tokenizer | None, receipts: dict[str, Receipt]
-) -> Callable[[StoreUnit, Findings], list[str]]:
+) -> Callable[[StoreUnit], tuple[set[str], Findings]]:
     """Check of one unit: its shards and rejects, and both with the ledger of its receipt."""
     entry, recipe = manifest.tokenizer, manifest.recipe
     imported, splits = manifest.imported_sources, splits_of(recipe)
@@ -180,8 +183,9 @@ def _unit_check(
         for name, one in zip(inputs, recipe.sources, strict=True)
     }
 
-    def check(unit: StoreUnit, findings: Findings) -> list[str]:
-        """Check a unit; names of its shards whose documents can be read."""
+    def check(unit: StoreUnit) -> tuple[set[str], Findings]:
+        """Check a unit: names of its shards whose documents can be read, and what was found."""
+        findings = Findings()
         receipt, is_imported = receipts.get(unit.name), unit.source in imported
         origin = None if receipt is None else origins[receipt.source]
         whole: dict[str, Ledger] = {}
@@ -203,7 +207,7 @@ def _unit_check(
             if rejected is not None:
                 what = "rejected, as counted in rejects/"
                 findings.compare(name, what, rejected, receipt.ledger.rejected)
-        return list(whole)
+        return {*whole}, findings
 
     return check
 
@@ -225,31 +229,6 @@ def _compare_counts(findings: Findings, name: str, ledger: Ledger, counted: Ledg
         trained = counted.mask.trained_tokens if counted.mask else 0
         what = "trained tokens, as counted in its shards"
         findings.compare(name, what, trained, ledger.mask.trained_tokens)
-
-
-def _check_units(
-    files: StoreFiles,
-    manifest: Manifest,
-    check: Callable[[StoreUnit, Findings], T],
-    findings: Findings,
-    slice: Slice = WHOLE,
-) -> Iterator[T]:
-    """Results of a check of each unit, with what it finds.
-
-    Args:
-        check: checks a unit; receives separate findings, so that they do not depend on the number of threads.
-    """
-
-    def check_one(unit: StoreUnit) -> tuple[T, Findings]:
-        own = Findings()
-        return check(unit, own), own
-
-    units = units_of(manifest, slice)
-    # One file of a remote store is brought at a time, so that few are kept.
-    results = in_threads(check_one, units) if files.is_local else map(check_one, units)
-    for found, own in results:
-        findings.include(own)
-        yield found
 
 
 class Receipts(NamedTuple):
