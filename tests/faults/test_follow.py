@@ -6,7 +6,6 @@ import hashlib
 import json
 import os
 import random
-import signal
 import subprocess
 import sys
 import time
@@ -182,6 +181,13 @@ def marks_in(log: Path) -> list[str]:
     return [json.loads(line)["mark"] for line in lines]
 
 
+def kill_follower(follower: subprocess.Popen[Any], log: Path) -> None:
+    follower.kill()
+    follower.wait()
+    if log.exists():  # a line may be cut
+        log.write_bytes(log.read_bytes()[: log.read_bytes().rfind(b"\n") + 1])
+
+
 @pytest.mark.slow
 @pytest.mark.long
 @pytest.mark.parametrize("kind", ["folder", "bucket"])
@@ -233,10 +239,7 @@ def test_builds_and_followers_that_are_killed_in_turn_give_the_same_batches(
                 if resumed:
                     process = start(out)
             elif follower.poll() is None:
-                follower.kill()
-                follower.wait()
-                if log.exists():  # a line may be cut
-                    log.write_bytes(log.read_bytes()[: log.read_bytes().rfind(b"\n") + 1])
+                kill_follower(follower, log)
                 resumed += open_storage(out).facts("manifest.json") is None
                 follower = subprocess.Popen(command, env=environment)
                 if process.poll():  # it was killed before
@@ -261,13 +264,10 @@ def test_a_killed_follower_goes_on_from_its_last_state(
         before = log.stat().st_size if log.exists() else 0
         while follower.poll() is None and (log.stat().st_size if log.exists() else 0) < before + 3000:
             time.sleep(0.005)
-        follower.send_signal(signal.SIGKILL)
-        follower.wait()
-        if log.exists():  # a line may be cut
-            log.write_bytes(log.read_bytes()[: log.read_bytes().rfind(b"\n") + 1])
+        kill_follower(follower, log)
     assert subprocess.run(command, env=environment).returncode == 0
     assert process.wait() == 0
-    assert [json.loads(line)["mark"] for line in log.read_text().splitlines()] == marks(out)
+    assert marks_in(log) == marks(out)
 
 
 @pytest.mark.slow

@@ -5,9 +5,9 @@ from __future__ import annotations
 import itertools
 import os
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -163,11 +163,8 @@ def test_of_two_writers_at_once_each_name_has_one_winner(
                 refused.append((name, data))
 
     with storages(*kind, seed) as pair:
-        threads = [threading.Thread(target=write, args=given) for given in zip(pair, (one, two), strict=True)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        with ThreadPoolExecutor(2) as threads:
+            list(threads.map(write, pair, (one, two)))
         assert len(accepted) + len(refused) == len(one) + len(two)
         found = {facts.name: pair[0].read(facts.name) for facts in pair[0].walk()}
     assert set(found) == {name for name, _ in one + two}

@@ -7,6 +7,7 @@ import os
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -182,23 +183,13 @@ def test_room_is_kept_for_pieces_that_are_being_written(tmp_path: Path) -> None:
 
 
 def test_threads_and_stores_share_one_cache(local: Store, tmp_path: Path) -> None:
-    errors: list[BaseException] = []
-
     def read(seed: int) -> None:
-        try:
-            remote = Store(PLACE, CacheSettings(str(tmp_path), 3 * MIB))
-            for number in np.random.default_rng(seed).integers(0, len(local.documents), 60).tolist():
-                assert np.array_equal(remote.documents[number], local.documents[number])
-        except BaseException as error:
-            errors.append(error)
+        remote = Store(PLACE, CacheSettings(str(tmp_path), 3 * MIB))
+        for number in np.random.default_rng(seed).integers(0, len(local.documents), 60).tolist():
+            assert np.array_equal(remote.documents[number], local.documents[number])
 
-    with standing_for_bucket(Faults(local.path, seconds=0.001)):
-        threads = [threading.Thread(target=read, args=(seed,)) for seed in range(3)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    assert not errors, errors[0]
+    with standing_for_bucket(Faults(local.path, seconds=0.001)), ThreadPoolExecutor(3) as threads:
+        list(threads.map(read, range(3)))
 
 
 def test_a_slow_request_is_made_again(local: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

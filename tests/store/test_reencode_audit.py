@@ -18,6 +18,7 @@ from packline.facade import Store
 from packline.store import reencode_audit
 from packline.store.manifest import Manifest
 from packline.store.reencode_audit import spread_indices
+from packline.store.report import DeepReport
 from packline.store.verify import verify
 
 
@@ -25,16 +26,19 @@ def said(folder: Path) -> str:
     return "\n".join(map(str, verify(folder, deep=True).problems))
 
 
+def sound(folder: Path) -> DeepReport:
+    report = verify(folder, deep=True)
+    assert list(map(str, report.problems)) == [] and report.deep is not None
+    return report.deep
+
+
 def test_a_clean_store(built: Store) -> None:
-    report = verify(built.path, deep=True)
-    assert report.problems == []
-    deep = report.deep
-    assert deep is not None
+    deep = sound(built.path)
     assert deep.notes == []
     assert deep.shards == len(built.manifest.shards) == 2
     assert deep.decoded == deep.documents >= 64
     assert deep.text_bytes <= 2 * reencode_audit.TEXT_BYTES
-    assert verify(built.path, deep=True) == report
+    assert sound(built.path) == deep
 
 
 def test_a_wrong_id_is_found_with_its_place(damaged: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -57,11 +61,8 @@ def test_without_inputs_ids_are_decoded_and_encoded(
     source = write_jsonl(tmp_path / "in/a.jsonl", documents[:50])
     store = build_store(source, tokenizer_json, tmp_path / "store")
     source.unlink()
-    report = verify(store.path, deep=True)
-    assert report.ok
-    assert report.deep is not None
-    assert "cannot find" in report.deep.notes[0]
-    assert report.deep.documents == 50
+    deep = sound(store.path)
+    assert "cannot find" in deep.notes[0] and deep.documents == 50
     # A text's bytes are one token each: right text, wrong ids.
     text = store.text(49)
     bytes_as_ids = [
@@ -88,9 +89,7 @@ def test_changed_inputs_are_noted(
     write_jsonl(tmp_path / "in/d.jsonl", ["new"])
     same_size = tmp_path / "in/e.jsonl"
     same_size.write_bytes(same_size.read_bytes().replace(b"some", b"sume", 1))
-    report = verify(store.path, deep=True)
-    assert report.ok and report.deep is not None
-    notes = "\n".join(report.deep.notes)
+    notes = "\n".join(sound(store.path).notes)
     assert "a.jsonl has changed" in notes
     assert "b.jsonl of source in is gone" in notes
     assert "1 inputs are new" in notes
@@ -126,10 +125,8 @@ def test_every_kind_of_input_is_found_again(
         settings = {"documents": kind} | ({} if kind == "line" else {"separator": "||"})
     store = build_store(folder, tokenizer_json, tmp_path / "store", **settings)
     assert len(store.documents) == len(texts)
-    report = verify(store.path, deep=True)
-    assert list(map(str, report.problems)) == []
-    assert report.deep is not None
-    assert (report.deep.documents, report.deep.notes) == (len(texts), [])
+    deep = sound(store.path)
+    assert (deep.documents, deep.notes) == (len(texts), [])
 
 
 def test_a_wrong_split_is_found(damaged: Path) -> None:
@@ -163,11 +160,8 @@ def test_a_long_document_is_compared_by_its_beginning(
     monkeypatch.setattr(reencode_audit, "LONGEST_TEXT", 1000)
     (tmp_path / "a.txt").write_text("some words and more of them " * 500)
     store = build_store(tmp_path / "a.txt", tokenizer_json, tmp_path / "store")
-    report = verify(store.path, deep=True)
-    assert report.ok
-    assert report.deep is not None
-    assert report.deep.text_bytes <= 1000
-    assert report.deep.documents == 1
+    deep = sound(store.path)
+    assert deep.text_bytes <= 1000 and deep.documents == 1
 
     def change(tokens: np.ndarray) -> None:
         tokens[20] += 1

@@ -6,6 +6,8 @@ import multiprocessing
 import os
 import shutil
 from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -175,26 +177,18 @@ def test_what_is_not_a_store_is_refused(bucket: Bucket, tmp_path: Path) -> None:
         packline.open(tmp_path, cache=tmp_path)
 
 
-def _read(store: packline.Store, numbers: Sequence[int], answers: Any) -> None:
-    answers.put([store.documents[number].tolist() for number in numbers])
+def _read(store: packline.Store, numbers: Sequence[int]) -> list[list[int]]:
+    return [store.documents[number].tolist() for number in numbers]
 
 
 def test_processes_share_an_open_store(local: packline.Store, place: str, tmp_path: Path) -> None:
     """Those that were spawned; forked ones are the workers of a data loader, below."""
     remote = packline.open(place, cache=tmp_path / "cache")
     assert np.array_equal(remote.documents[1], local.documents[1])  # the client was used here
-    context: Any = multiprocessing.get_context("spawn")
-    answers = context.Queue()
     numbers = [[1, 3, 500], [2, 600, 1, 1100]]
-    processes = [context.Process(target=_read, args=(remote, chosen, answers)) for chosen in numbers]
-    for process in processes:
-        process.start()
-    found = [answers.get(timeout=60) for _ in processes]
-    for process in processes:
-        process.join(30)
-    expected = [[local.documents[number].tolist() for number in chosen] for chosen in numbers]
-    assert sorted(map(len, found)) == sorted(map(len, expected))
-    assert all(one in expected for one in found)
+    with ProcessPoolExecutor(2, multiprocessing.get_context("spawn")) as processes:
+        found = list(processes.map(partial(_read, remote), numbers))
+    assert found == [_read(local, chosen) for chosen in numbers]
 
 
 def test_processes_of_an_analysis_read_through_the_cache_of_the_store(
