@@ -7,10 +7,9 @@ tries more.
 from __future__ import annotations
 
 import os
-import signal
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -30,8 +29,7 @@ from packline.formats.export_folder import RECORD
 from packline.formats.format import ROW_FORMATS
 
 DAMAGES = int(os.environ.get("PACKLINE_DAMAGES", "2"))
-SECONDS = 20
-"""After which something hangs that should take milliseconds."""
+pytestmark = pytest.mark.timeout(60 + 20 * DAMAGES)  # a damage takes milliseconds, unless something hangs
 
 Values = Any
 
@@ -75,30 +73,10 @@ LAYOUTS = {
 }
 
 
-class Hangs(BaseException):
-    """Not an `Exception`, so that nothing under test can catch it."""
-
-
 def seeds(name: str, count: int) -> range:
     """Seeds of a layout: others than every other layout's, so that a few do damages of all kinds."""
     first = 10_000 * list(LAYOUTS).index(name)
     return range(first, first + count)
-
-
-@contextmanager
-def time_limit(what: str) -> Iterator[None]:
-    """Fail instead of waiting for ever."""
-
-    def over(*_: Any) -> None:
-        raise Hangs(f"{what}: not over after {SECONDS} s")
-
-    before = signal.signal(signal.SIGALRM, over)
-    timer = signal.setitimer(signal.ITIMER_REAL, SECONDS, SECONDS)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, *timer)  # of the test's own time limit
-        signal.signal(signal.SIGALRM, before)
 
 
 BASE: list[Path] = []
@@ -163,13 +141,13 @@ def trial(name: str, seed: int, tmp_path: Path) -> str:
     hurt = link_copy(whole, tmp_path / f"{seed}" / "hurt")
     done = damage(hurt, seed)
     what = f"{name}, seed {seed}: {done}"
-    with time_limit(what):
-        assert notices(hurt, layout, done), f"{what}: checking calls it whole"
-        try:
-            found = read(hurt, layout, tmp_path / f"{seed}" / "back")
-        except PacklineError as error:
-            assert str(error), what
-            return "refused"
+    print(what)
+    assert notices(hurt, layout, done), f"{what}: checking calls it whole"
+    try:
+        found = read(hurt, layout, tmp_path / f"{seed}" / "back")
+    except PacklineError as error:
+        assert str(error), what
+        return "refused"
     if (done.kind, done.file) != ("delete", RECORD):
         assert found == values, f"{what}: read with other values"
     return "the same values"
@@ -191,20 +169,17 @@ def foreign_trial(name: str, seed: int, tmp_path: Path) -> str:
     kinds = [kind for kind in KINDS if kind != "swap" or len(files_of(hurt)) > 1]
     done = damage(hurt, seed, kinds=kinds)
     tokenizer = store_of(layout.store).path / "tokenizer"
-    with time_limit(f"{name}, seed {seed}: {done}"):
-        outcome = "read"
-        try:
-            ok = check_dataset(hurt, layout.to, tokenizer, layout.foreign, eod=EOD).ok
-            outcome = "read" if ok else "refused"
-            options = {"eod": EOD, "options": layout.foreign}
-            read(hurt, layout, tmp_path / f"{seed}" / "back", **options)
-        except PacklineError as error:
-            assert str(error)
-            outcome = "refused"
-        try:
-            check_dataset(hurt)  # of whatever format
-        except PacklineError as error:
-            assert str(error)
+    print(f"{name}, seed {seed}: {done}")
+    try:
+        ok = check_dataset(hurt, layout.to, tokenizer, layout.foreign, eod=EOD).ok
+        outcome = "read" if ok else "refused"
+        options = {"eod": EOD, "options": layout.foreign}
+        read(hurt, layout, tmp_path / f"{seed}" / "back", **options)
+    except PacklineError as error:
+        assert str(error)
+        outcome = "refused"
+    with suppress(PacklineError):
+        check_dataset(hurt)  # of whatever format
     return outcome
 
 
@@ -241,12 +216,12 @@ def plan_trial(seed: int, tmp_path: Path) -> str:
     where = tmp_path / f"{seed}"
     hurt = link_copy(plan, where / plan.name)
     done = damage(hurt, seed, kinds=[kind for kind in KINDS if kind != "swap"])
-    with time_limit(f"plan, seed {seed}: {done}"):
-        try:
-            found = rows(where)
-        except PacklineError as error:
-            assert str(error)
-            return "refused"
+    print(f"plan, seed {seed}: {done}")
+    try:
+        found = rows(where)
+    except PacklineError as error:
+        assert str(error)
+        return "refused"
     assert found == rows(plan.parent), f"seed {seed}: {done}: other rows"
     # Nobody looks for other files in a plan, and one without its record is made again.
     unseen = done.kind == "stray" or (done.kind == "delete" and "plan.bin" in str(done))

@@ -73,9 +73,7 @@ def test_an_interrupted_build_goes_on_to_the_same_bytes(tmp_path: Path, tokenize
     ("change", "told"),
     [
         ({"val_fraction": 0.25}, "val_fraction: 0.0 -> 0.25"),
-        ({"special_tokens": "parse"}, "special_tokens: 'text' -> 'parse'"),
         ({"bos": 0}, "bos: not given -> 0"),
-        ({"text": "text"}, "text: not given -> 'text'"),
         ({"limit_documents": 5}, "limit_documents: not given -> 5"),
     ],
 )
