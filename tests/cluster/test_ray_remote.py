@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 from tests.cluster.raylets import CHAT, run_python, start_raylets
-from tests.jobs.builds import build, digests, set_sizes_everywhere, start_build
+from tests.jobs.builds import build, digests, set_sizes_everywhere, start_build, stored
 from tests.laws.reference import write_corpus
 from tests.storage.servers import Bucket
 
@@ -25,16 +25,6 @@ pytestmark = [
 EXPORT = """
 packline.export(given["store"], to="megatron", out=given["out"], link="copy", on="ray", workers=1)
 """
-
-
-def fetched(place: str, folder: Path) -> dict[str, str]:
-    """Digests of the objects of a place."""
-    storage = open_storage(place)
-    for one in storage.walk():
-        path = folder / one.name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(storage.read(one.name))
-    return digests(folder)
 
 
 def test_text_and_conversations(
@@ -70,7 +60,7 @@ def test_text_and_conversations(
         raylets.kill(lost)
         text = process.communicate(timeout=200)[0]
         assert process.returncode == 0, text
-        assert fetched(place, tmp_path / "copy") == digests(tmp_path / "alone")
+        assert stored(place) == digests(tmp_path / "alone")
 
         chats = tmp_path / "chats.jsonl"
         lines = [msgspec.json.encode({"prompt": "say it", "response": text}) for text in documents]
@@ -79,9 +69,9 @@ def test_text_and_conversations(
         for on, out in outs.items():
             given = {"inputs": str(chats), "tokenizer": str(tokenizer_json), "out": out, "on": on}
             run_python(CHAT, given, raylets.environment)
-        assert fetched(outs["ray"], tmp_path / "chat-copy") == digests(tmp_path / "chat")
+        assert stored(outs["ray"]) == digests(tmp_path / "chat")
 
         packline.export(tmp_path / "alone", to="megatron", out=tmp_path / "data", link="copy")
         given = {"store": place, "out": bucket.place("out")}  # from the bucket into the bucket
         run_python(EXPORT, given, raylets.environment)
-        assert fetched(given["out"], tmp_path / "data-copy") == digests(tmp_path / "data")
+        assert stored(given["out"]) == digests(tmp_path / "data")

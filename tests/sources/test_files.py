@@ -60,15 +60,6 @@ def test_names_are_below_the_common_folder_of_a_source(tmp_path: Path) -> None:
     assert [(file.index, file.source, file.name) for file in files] == [(0, 0, "a.jsonl"), (1, 1, "y.jsonl")]
 
 
-@pytest.mark.parametrize("given", ["web", "web/**/*.jsonl", "web/day*/[ab].jsonl"])
-def test_a_new_folder_of_files_leaves_the_names_of_the_others(tmp_path: Path, given: str) -> None:
-    touch(tmp_path / "web/day1/a.jsonl", tmp_path / "web/day1/b.jsonl")
-    before = names(f"{tmp_path}/{given}")
-    assert before == ["day1/a.jsonl", "day1/b.jsonl"]
-    touch(tmp_path / "web/day2/a.jsonl")
-    assert names(f"{tmp_path}/{given}") == [*before, "day2/a.jsonl"]
-
-
 def test_links_are_followed_and_a_dangling_one_is_told(tmp_path: Path) -> None:
     touch(tmp_path / "real/a.jsonl")
     (tmp_path / "in").mkdir()

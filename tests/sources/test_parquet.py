@@ -171,29 +171,6 @@ def damage(path: Path, group: int, column: str = "text") -> None:
     path.write_bytes(data)
 
 
-def test_a_damaged_row_group_costs_its_rows_and_no_others(tmp_path: Path) -> None:
-    texts = [f"text {number} " * 20 for number in range(30)]
-    path = write(
-        tmp_path / "a.parquet",
-        {"text": texts, "id": list(range(30))},
-        rows=10,
-        compression="zstd",
-        use_dictionary=False,
-    )
-    damage(path, group=1)
-    source = source_of(path)
-    read = read_file(source)
-    kept = [*range(10), *range(20, 30)]
-    assert [number for number in read.positions if number not in range(10, 20)] == kept
-    assert all(texts[number] == text for number, text in zip(read.positions, read.texts, strict=True))
-    (reject,) = read.rejects
-    assert reject.reason == "corrupt_parquet" and reject.records + len(read.texts) == 30
-    assert "row group 1" in reject.detail
-    sliced, _ = read_sliced(source, 300)
-    assert sliced.texts == read.texts and sliced.positions == read.positions
-    assert [(one.position, one.records) for one in sliced.rejects] == [(reject.position, reject.records)]
-
-
 def test_rows_before_the_damage_within_a_group_are_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -74,33 +74,23 @@ def run(recipe: Recipe, out: Path, **options: Any) -> Store:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_documents_are_what_plain_jinja_makes_of_the_records(
-    tmp_path: Path, tokenizer_json: Path, kind: str
-) -> None:
-    records = some_records(60)
-    path = write(tmp_path / f"in/a.{kind}", records)
-    store = run(recipe_of(path, tokenizer_json, template=TEMPLATE, where="score >= 3"), tmp_path / "out")
-    assert found_texts(store) == expected_texts(records, 3)
-    ledger = store.manifest.ledger
-    assert ledger.imbalance() == [] and ledger.rejected == {}
-    assert (ledger.documents_in, ledger.filtered) == (60, 60 - ledger.documents)
-    report = packline.open(tmp_path / "out").verify(deep=True)
-    assert report.ok and report.deep is not None and report.deep.documents > 10 and not report.deep.notes
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_bytes_depend_on_neither_batches_nor_workers(
+def test_documents_are_what_plain_jinja_makes_whatever_the_batches_and_workers(
     tmp_path: Path, tokenizer_json: Path, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = write(tmp_path / f"in/a.{kind}", some_records(120))
     recipe = recipe_of(path, tokenizer_json, template=TEMPLATE, where="score != 1")
     whole = digests(run(recipe, tmp_path / "a").path)
+    expected = [one for one in some_records(120) if one["score"] != 1]
+    assert found_texts(Store(tmp_path / "a")) == expected_texts(expected)
+    ledger = Store(tmp_path / "a").manifest.ledger
+    assert ledger.rejected == {} and (ledger.documents_in, ledger.filtered) == (120, 120 - len(expected))
     assert digests(run(recipe, tmp_path / "b", workers=2).path) == whole
     set_sizes(monkeypatch, 1 << 12, 1 << 9)
     small = run(recipe, tmp_path / "c")
     assert len(small.manifest.shards) > 1
-    assert found_texts(small) == found_texts(Store(tmp_path / "a"))
-    assert Store(tmp_path / "c").verify(deep=True).ok
+    assert found_texts(small) == expected_texts(expected)
+    report = small.verify(deep=True)
+    assert report.ok and report.deep is not None and report.deep.documents > 10 and not report.deep.notes
 
 
 @pytest.mark.parametrize("limit", [7, 33])
