@@ -36,32 +36,32 @@ GROUPS = ("tokenizer",)
 """Commands with commands of their own."""
 
 
+def help_of(*words: str) -> tuple[str, set[str]]:
+    """The help page of a command, and the options that it explains."""
+    done = run(*words, "--help")
+    assert done.returncode == 0, done.stderr
+    known = set(re.findall(r"--[a-z][\w-]*", done.stdout.partition("Examples:")[0]))
+    assert {"--json", "--debug"} <= known and max(map(len, done.stdout.splitlines())) <= 100
+    return done.stdout, known
+
+
 @pytest.mark.parametrize("command", [name for name in SUMMARIES if name not in GROUPS])
 def test_help_has_command_lines_that_are_true(command: str) -> None:
-    done = run(command, "--help")
-    assert done.returncode == 0, done.stderr
-    assert f"\n{SUMMARIES[command]}\n" in done.stdout
-    shown = done.stdout.partition("Examples:")[2].replace("\\\n", " ")
+    whole, known = help_of(command)
+    assert f"\n{SUMMARIES[command]}\n" in whole
+    shown = whole.partition("Examples:")[2].replace("\\\n", " ")
     lines = re.findall(rf"^ +packline {command}\b(.*)$", shown, re.MULTILINE)
-    assert lines, done.stdout
-    known = set(re.findall(r"--[a-z][\w-]*", done.stdout.partition("Examples:")[0]))
-    assert {"--json", "--debug"} <= known
+    assert lines, whole
     own = (line.partition(" -- ")[0] for line in lines)  # what follows is another command
     assert set(re.findall(r"--[a-z][\w-]*", " ".join(own))) <= known
-    assert max(map(len, done.stdout.splitlines())) <= 100
 
 
 @pytest.mark.parametrize("group", GROUPS)
 def test_help_of_commands_within_a_command_has_command_lines_that_are_true(group: str) -> None:
-    whole, known = run(group, "--help").stdout, dict[str, set[str]]()
+    whole = run(group, "--help").stdout
     assert f"\n{SUMMARIES[group]}\n" in whole
     listed, _, shown = whole.partition("Examples:")
-    for name in re.findall(r"│ (\w+) ", listed):
-        done = run(group, name, "--help")
-        assert done.returncode == 0, done.stderr
-        known[name] = set(re.findall(r"--[a-z][\w-]*", done.stdout.partition("Examples:")[0]))
-        assert {"--json", "--debug"} <= known[name]
-        assert max(map(len, done.stdout.splitlines())) <= 100
+    known = {name: help_of(group, name)[1] for name in re.findall(r"│ (\w+) ", listed)}
     lines = re.findall(rf"^ +packline {group} (\w+)\b(.*)$", shown.replace("\\\n", " "), re.MULTILINE)
     assert {name for name, _ in lines} == set(known)
     for name, line in lines:

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import re
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.cli.command import environment, result, run
+from tests.cli.command import result, run
 from tests.formats.stores import EOD, write_tokenizer
 
 import packline
@@ -71,26 +66,6 @@ def test_damage_and_wrong_usage_end_with_their_codes(data: Path, tokenizer: Path
     assert error["kind"] == "CorruptStore"
     assert "train.bin: document at 0, token 1: an id outside the vocabulary" in error["message"]
     assert not (tmp_path / "store" / "manifest.json").exists()
-
-
-def test_an_interruption_says_how_to_go_on(tokenizer: Path, tmp_path: Path) -> None:
-    data = tmp_path / "train.bin"
-    np.tile(np.array([5, 6, 7, 0], "<u2"), 400_000).tofile(data)
-    words = import_words(data, tokenizer)
-    command = [sys.executable, "-m", "packline", *map(str, words), str(tmp_path / "store"), "--workers", "1"]
-    process = subprocess.Popen(
-        command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment()
-    )
-    while not (tmp_path / "store" / "receipts").exists() and process.poll() is None:
-        time.sleep(0.01)
-    os.kill(process.pid, signal.SIGINT)
-    _, errors = process.communicate(timeout=60)
-    if process.returncode == 0:
-        pytest.skip("it was done before it could be interrupted")
-    assert process.returncode == 130 and "interrupted: " in errors and "resume with:" in errors
-    done = run(*words, tmp_path / "store")
-    assert done.returncode == 0, done.stderr
-    assert packline.open(tmp_path / "store").manifest.documents == 400_000
 
 
 def test_a_foreign_data_set_is_verified(data: Path, tokenizer: Path, tmp_path: Path) -> None:

@@ -27,13 +27,19 @@ def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, dict[str,
     return code, json.loads(lines[-1]) if lines else {}, said.err
 
 
-def test_conversations_become_a_store(
-    tokenizer_json: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+@pytest.fixture
+def chat(tokenizer_json: Path, tmp_path: Path) -> list[str]:
+    """A tokenizer and a file of conversations; beside it lies a template."""
     tokenizer = talks.with_tokens(tokenizer_json, tmp_path / "tokenizer", CHATML_TOKENS, None)
     (tmp_path / "chat.jinja").write_text(unmarked(CHATML), "utf-8")
-    path = talks.write(tmp_path / "chat.jsonl", [TALK] * 9 + [TALK[:1]])
-    words = [str(path), "--tokenizer", str(tokenizer), "--out", str(tmp_path / "store")]
+    return [str(tmp_path / "chat.jsonl"), "--tokenizer", str(tokenizer)]
+
+
+def test_conversations_become_a_store(
+    chat: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    talks.write(tmp_path / "chat.jsonl", [TALK] * 9 + [TALK[:1]])
+    words = [*chat, "--out", str(tmp_path / "store")]
     code, facts, said = run(capsys, *words)
     assert code == 2
     assert "has no chat template" in said + json.dumps(facts)
@@ -87,13 +93,11 @@ def test_the_first_command_of_the_page_works_with_the_template_of_its_model(
 
 
 def test_conversations_longer_than_a_row_are_named_with_the_way_to_go(
-    tokenizer_json: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    chat: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    tokenizer = talks.with_tokens(tokenizer_json, tmp_path / "tokenizer", CHATML_TOKENS, None)
-    (tmp_path / "chat.jinja").write_text(unmarked(CHATML), "utf-8")
     long = [{"role": "user", "content": "What " * 6000}, TALK[1]]
-    path = talks.write(tmp_path / "chat.jsonl", [TALK] * 9 + [long])
-    words = [str(path), "--tokenizer", str(tokenizer), "--chat-template", str(tmp_path / "chat.jinja")]
+    talks.write(tmp_path / "chat.jsonl", [TALK] * 9 + [long])
+    words = [*chat, "--chat-template", str(tmp_path / "chat.jinja")]
     code, facts, said = run(capsys, *words, "--out", str(tmp_path / "store"))
     assert code == 0 and facts["documents"] == 10
     (warning,) = facts["warnings"]

@@ -5,14 +5,12 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import msgspec
 import numpy as np
 import pytest
 from tests.cli.command import result, run
 from tests.conftest import python_sources
 
 from packline.cli import output as output_module
-from packline.cli.main import main
 from packline.cli.tokenizer import training_state
 from packline.vocabulary.training import TrainingProgress
 
@@ -126,14 +124,6 @@ def test_what_makes_no_sense_is_an_error_of_two_lines(
     assert not (made / "x").exists()
 
 
-@pytest.fixture
-def texts(tmp_path: Path) -> Path:
-    words = [f"word{number % 700} of {number}" for number in range(4000)]
-    lines = [msgspec.json.encode({"text": " ".join(words[at : at + 40])}) for at in range(0, 4000, 40)]
-    (tmp_path / "texts.jsonl").write_bytes(b"\n".join(lines) + b"\n")
-    return tmp_path / "texts.jsonl"
-
-
 def test_the_line_and_the_bar() -> None:
     counting = "counting words of 1,000 documents, 5.0 MB of text  2.5 MB/s"
     assert training_state(TrainingProgress(1_000, 5_000_000, 0, 100), 2.0) == (0.0, counting)
@@ -141,11 +131,11 @@ def test_the_line_and_the_bar() -> None:
     assert training_state(TrainingProgress(1_000, 5_000_000, 25, 100), 2.0) == (0.25, merging)
 
 
-def test_in_a_pipe_a_line_now_and_then(
-    texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_in_a_pipe_a_line_now_and_then(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    words = [f"word{number % 700} of {number}" for number in range(4000)]
+    lines = [json.dumps({"text": " ".join(words[at : at + 40])}) for at in range(0, 4000, 40)]
+    (tmp_path / "texts.jsonl").write_text("\n".join(lines))
     monkeypatch.setattr(output_module, "PLAIN_EVERY_SECONDS", 0.0)
-    main(["tokenizer", "train", str(texts), "--vocab-size", "900", "--out", str(tmp_path / "tok")])
-    out, err = capsys.readouterr()
-    assert "512 of 643 merges" in err and "counting words of 100 documents" in err
-    assert "merges" in out and "512 of" not in out
+    done = run("tokenizer", "train", "texts.jsonl", "--vocab-size", "900", "--out", "tok", cwd=tmp_path)
+    assert "512 of 643 merges" in done.stderr and "counting words of 100 documents" in done.stderr
+    assert "merges" in done.stdout and "512 of" not in done.stdout
