@@ -40,7 +40,7 @@ WORDS = (
     ),
 )
 ODD = ("\n", " ", "\n\n", "\t", "\r\n", "\u00a0", "\u2028", "\u3000", "  \n ", "\u200b", "\ufeff")
-TOOL = {
+TOOL: dict[str, Any] = {
     "type": "function",
     "function": {
         "name": "get_weather",

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.chat import talks
 from tests.chat.model_formats import FORMATS, QWEN3_PUBLISHED, Unwritable
-from tests.chat.shapes import as_record, chats
+from tests.chat.shapes import TOOL, as_record, called, chats, outputs
 from tests.chat.talks import CHATML, CHATML_TOKENS, LLAMA3, LLAMA3_TOKENS, contents, unmarked
 
 import packline
@@ -74,26 +74,15 @@ class Talker:
 
     def round(self) -> list[dict[str, Any]]:
         """Calls and their outputs."""
-        ids = [f"call{self.random.randint(0, 99_999):05d}" for _ in range(1 + self.maybe(0.3))]
+        asks = called(self.random, 1 + self.maybe(0.3))
+        asks["content"] = self.words() if self.maybe(0.2) else self.random.choice(["", None, "\n"])
+        text = json.dumps({"a": 1, "text": self.words()})
+        arguments: tuple[Any, ...] = (text, {}, {"b": [1, None]}, "no JSON")
+        for call in asks["tool_calls"]:
+            call["function"]["arguments"] = self.random.choice(arguments)
         if self.maybe(0.1):
-            ids = ["call_of_another_length" for _ in ids][:1]
-        arguments: tuple[Any, ...] = (
-            json.dumps({"a": 1, "text": self.words()}),
-            {},
-            {"b": [1, None]},
-            "no JSON",
-        )
-        calls = [
-            {
-                "id": one,
-                "type": "function",
-                "function": {"name": "add", "arguments": self.random.choice(arguments)},
-            }
-            for one in ids
-        ]
-        said = self.words() if self.maybe(0.2) else self.random.choice(["", None, "\n"])
-        outputs = [{"role": "tool", "tool_call_id": one, "content": self.words(empty=True)} for one in ids]
-        return [{"role": "assistant", "content": said, "tool_calls": calls}, *outputs]
+            asks["tool_calls"] = [{**asks["tool_calls"][0], "id": "call_of_another_length"}]
+        return [asks, *(one | {"content": self.words(empty=True)} for one in outputs(asks, self.random))]
 
     def think(self, message: dict[str, Any]) -> None:
         """Thoughts apart, or among the words, or so that nobody can tell."""
@@ -112,12 +101,9 @@ class Talker:
         message["content"] = way.format(self.words(), message["content"] or "")
 
     def tools(self) -> list[dict[str, Any]]:
-        parameters = {"type": "object", "properties": {"a": {"type": "integer", "description": "日"}}}
+        function = TOOL["function"]
         return [
-            {
-                "type": "function",
-                "function": {"name": name, "description": self.words(), "parameters": parameters},
-            }
+            {**TOOL, "function": {**function, "name": name, "description": self.words()}}
             for name in ("add", "sub")[: self.random.randint(1, 2)]
         ]
 

@@ -179,10 +179,6 @@ class LoopbackHub:
         method, token = request.method, _token(request)
         if parts[0] == "lfs":
             return await self._object(request, parts[1])
-        if parts[:2] == ["api", "whoami-v2"]:
-            if token not in self.hub.writers and token not in self.hub.readers:
-                raise Refused(401, "Invalid credentials in Authorization header")
-            return JSONResponse({"type": "user", "name": "user", "orgs": [{"name": "org"}]})
         if parts[:2] == ["api", "validate-yaml"]:
             return JSONResponse({"errors": [], "warnings": []})
         if parts == ["api", "repos", "create"] and method == "POST":
@@ -265,14 +261,6 @@ class LoopbackHub:
             "sha": commit.sha,
             "private": repository.private,
             "siblings": siblings,
-            "author": repository.name.split("/")[0],
-            "tags": [],
-            "downloads": 0,
-            "likes": 0,
-            "lastModified": DATE,
-            "createdAt": DATE,
-            "gated": False,
-            "disabled": False,
         }
 
     def _tree(self, request: Request, commit: Commit, folder: str) -> Response:
@@ -327,9 +315,6 @@ class LoopbackHub:
             return _bytes(request, entry.data, entry.oid, headers)
         headers.update({"X-Linked-ETag": f'"{entry.lfs}"', "X-Linked-Size": str(entry.size)})
         return RedirectResponse(f"{self.store}/lfs/{entry.lfs}", 302, headers)
-
-
-DATE = "2026-01-02T03:04:05.000Z"
 
 
 def _token(request: Request) -> str | None:

@@ -168,8 +168,6 @@ class Hub:
                 elif line["key"] == "deletedFile":
                     if files.pop(path, None) is None:
                         raise Refused(404, "A file with this name doesn't exist", "EntryNotFound")
-                elif line["key"] == "deletedFolder":
-                    files = {name: kept for name, kept in files.items() if not name.startswith(path)}
                 else:
                     raise Refused(400, f"unknown operation {line['key']}")
             return repository.add(branch, head.sha, header["summary"], files)

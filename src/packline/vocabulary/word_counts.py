@@ -118,7 +118,7 @@ class _Table:
 
     def __init__(self, memory_bytes: int) -> None:
         self._limit = memory_bytes
-        self._parts: list[pa.Table] = []
+        self._parts = [pa.table({"word": pa.array([], pa.large_binary()), "count": pa.array([], pa.int64())})]
         self._bytes = 0
         self._joined_bytes = 0
         self.forgotten_words = 0
@@ -131,20 +131,17 @@ class _Table:
             self._join()
 
     def _join(self) -> pa.Table:
-        joined = _summed(pa.concat_tables(self._parts)) if self._parts else _empty()
+        joined = _summed(pa.concat_tables(self._parts))
         least = 1
         while len(joined) and _size(joined) > self._limit:
-            joined = self._forget(joined, least)
+            counts = joined["count"].to_numpy()
+            rare = counts <= least
+            self.forgotten_words += int(np.count_nonzero(rare))
+            self.forgotten += int(counts[rare].sum())
+            joined = joined.filter(pa.array(~rare))
             least += 1
         self._parts, self._bytes, self._joined_bytes = [joined], 0, joined.nbytes
         return joined
-
-    def _forget(self, joined: pa.Table, least: int) -> pa.Table:
-        counts = joined["count"].to_numpy()
-        rare = counts <= least
-        self.forgotten_words += int(np.count_nonzero(rare))
-        self.forgotten += int(counts[rare].sum())
-        return joined.filter(pa.array(~rare))
 
     def result(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         joined = self._join().combine_chunks()
@@ -166,10 +163,6 @@ def _summed(parts: pa.Table) -> pa.Table:
     counts = parts["count"].to_numpy()  # summed as float64 below: exact up to 2**53
     sums = np.bincount(words.indices.to_numpy(), weights=counts, minlength=len(words.dictionary))
     return pa.table({"word": words.dictionary, "count": sums.astype(np.int64)})
-
-
-def _empty() -> pa.Table:
-    return pa.table({"word": pa.array([], pa.large_binary()), "count": pa.array([], pa.int64())})
 
 
 def _size(table: pa.Table) -> int:
