@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from packline.fingerprint import (
-    Hasher,
     NotWhole,
     hash_bytes,
     hash_texts,
@@ -58,14 +57,6 @@ def test_values_have_one_hash_if_and_only_if_they_are_equal(one: object, other: 
     assert hash_value(one) == hash_value(reversed_keys(one))
     same = json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
     assert (hash_value(one) == hash_value(other)) == same
-
-
-@given(st.lists(st.binary(max_size=300), max_size=5))
-def test_a_checksum_in_pieces_is_that_of_the_whole(pieces: list[bytes]) -> None:
-    hasher = Hasher()
-    for piece in pieces:
-        hasher.update(piece)
-    assert hasher.hexdigest() == hash_bytes(b"".join(pieces)) == hash_bytes(memoryview(b"".join(pieces)))
 
 
 @given(FACTS, st.text(st.characters(codec="utf-8"), max_size=8))

@@ -128,15 +128,6 @@ def test_a_part_of_a_step_is_that_part(stores: tuple[Store, Store]) -> None:
         assert trace_step(loader, 4, row=index).rows == (whole.rows[index],)
 
 
-def test_a_document_that_no_row_holds_has_no_uses(stores: tuple[Store, Store]) -> None:
-    web, _ = stores
-    loader = Loader(web.rows(SEQ_LEN, min_tokens=5), batch_size=2, prefetch=0)
-    short = [n for n in range(len(web.documents)) if len(web.documents[n]) < 5]
-    validation = [n for n in range(len(web.documents)) if web.provenance(n).split == "val"]
-    assert short and validation
-    assert all(trace_document(loader, number) == [] for number in {*short, *validation})
-
-
 def test_a_store_that_was_copied_is_the_same(stores: tuple[Store, Store], tmp_path: Path) -> None:
     import shutil
 

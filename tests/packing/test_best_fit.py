@@ -233,17 +233,6 @@ def test_a_large_selection_writes_its_plan_and_uses_it_again(
         BestFit(Selection(store, DocumentFilter(shuffle_documents=1)), 10)
 
 
-def test_a_plan_of_another_store_is_refused(tmp_path: Path) -> None:
-    plans = tmp_path / "plans"
-    other = BestFit(Selection(make_store(tmp_path / "other", [[8, 8, 2]])), 10, plans=plans)
-    store = make_store(tmp_path / "store", LENGTHS)
-    assert other.plan.folder is not None
-    shutil.copytree(other.plan.folder, plans / fingerprint_of(store)[:16])
-    with pytest.raises(CorruptStore, match="a plan of another store") as caught:
-        BestFit(Selection(store), 10, plans=plans)
-    assert "delete" in caught.value.hint
-
-
 @pytest.mark.parametrize("place", [10_000, "swapped"])
 def test_a_plan_that_lies_with_matching_checksums_is_caught_when_a_row_is_read(
     tmp_path: Path, place: int | str

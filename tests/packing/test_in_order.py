@@ -146,22 +146,6 @@ def test_an_index_that_contradicts_itself_is_refused(tmp_path: Path, mapped: boo
     assert "packline verify" in caught.value.hint
 
 
-def test_lengths_that_do_not_sum_up_to_the_manifest_are_refused(tmp_path: Path) -> None:
-    store = make_store(tmp_path / "store", [[30, 20, 25]])
-    path = store.path / "train-made-000000.idx"
-    data = bytearray(path.read_bytes())
-    data[34] += 1
-    path.write_bytes(data)
-    store = relist(store.path)
-    with pytest.raises(CorruptStore, match="expected an index whose lengths agree"):
-        _ = Concat(Selection(store), 5).counts
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(offsets, "IN_MEMORY_BYTES", 0)
-        packer = Concat(Selection(Store(store.path), DocumentFilter(shuffle_documents=1)), 5)
-        with pytest.raises(CorruptStore, match="expected an index whose lengths agree"):
-            packer.spans(np.array([0]))
-
-
 def documents_alone(order: list[int], flat: list[int], seq_len: int, overflow: str) -> list[list[Place]]:
     """A document a row, token by token."""
     rows = []

@@ -10,9 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.packing.counting import SHARDS, made
-from tests.store.stores import relist
 
-from packline.errors import CorruptStore, RecipeError, StoreError
+from packline.errors import RecipeError, StoreError
 from packline.packing import selection as choosing
 from packline.packing.options import DocumentFilter
 from packline.packing.selection import Selection
@@ -149,13 +148,3 @@ def test_settings_that_make_no_sense(tmp_path: Path, settings: dict[str, object]
     store = make_store(tmp_path / "store", [[5], [6]], labels=(None, "code"))
     with pytest.raises(RecipeError, match=message):
         Selection(store, DocumentFilter(**settings))  # type: ignore[arg-type]
-
-
-def test_a_document_without_tokens_is_damage(tmp_path: Path) -> None:
-    store = make_store(tmp_path / "store", [[5, 6]])
-    path = store.path / "train-made-000000.idx"
-    data = bytearray(path.read_bytes())
-    data[34:38] = bytes(4)
-    path.write_bytes(data)
-    with pytest.raises(CorruptStore, match="at document 0: expected an index whose lengths agree"):
-        Selection(relist(store.path), DocumentFilter(min_tokens=2))

@@ -113,17 +113,6 @@ def test_a_row_by_any_integer(store: Store, right: np.ndarray) -> None:
             dataset[index]
 
 
-def test_torch_may_shuffle(store: Store) -> None:
-    rows = store.rows(seq_len=LENGTH, packing="best_fit")
-    loader = DataLoader(RowsDataset(rows, fields=("tokens",)), batch_size=16, shuffle=True)
-    batches = [batch["tokens"].numpy() for batch in loader]
-    found = np.concatenate(batches)
-    assert all(len(batch) == 16 for batch in batches[:-1])
-    everything = rows.read(np.arange(len(rows)))["tokens"]
-    assert not np.array_equal(found, everything)
-    assert sorted(found.tolist()) == sorted(everything.tolist())
-
-
 @pytest.mark.parametrize("settings", [{"keys": "keras"}, {"fields": ("tokens", "wisdom")}])
 def test_wrong_settings_are_refused_before_the_first_row(store: Store, settings: dict[str, Any]) -> None:
     with pytest.raises(RecipeError, match=r"keras|wisdom"):
