@@ -227,6 +227,8 @@ def test_processes_that_make_the_same_plans_at_once_all_get_them(tmp_path: Path)
 def test_plans_live_in_the_store_or_where_one_says(store: Store, tmp_path: Path) -> None:
     assert plan_folder(store, FINGERPRINT) == store.path / "plans" / FINGERPRINT[:16]
     assert plan_folder(store, FINGERPRINT, tmp_path / "here") == tmp_path / "here" / FINGERPRINT[:16]
+    other = make_store(tmp_path / "other", [[3, 5]])
+    assert plan_fingerprint(other, {"a": 1}) != plan_fingerprint(store, {"a": 1})
 
 
 def test_plans_of_a_store_that_cannot_be_written_to_live_in_the_cache(
