@@ -45,8 +45,6 @@ def test_lists_of_labels_and_sources_are_sets(tmp_path: Path) -> None:
         assert (
             store.rows(4, sources=made).fingerprint == store.rows(4, sources=("made-a", "made-b")).fingerprint
         )
-    assert store.rows(4, pad_id=5).options.pad_id == 5
-    assert store.rows(4, min_tokens=3, max_tokens=20).options == RowOptions(min_tokens=3, max_tokens=20)
     assert store.rows(4, labels=["b"]).fingerprint == store.rows(4, labels="b").fingerprint
     assert sum(len(store.rows(3, labels=name)) for name in "ab") == len(store.rows(3, labels=["a", "b"])) == 9
 

@@ -337,14 +337,6 @@ def test_what_needs_the_whole_store_is_refused(replay: Replay, changed: dict[str
         follow(replay.folder, timeout=0.0, **{**SETTINGS, **changed})
 
 
-def test_a_finished_store_is_read_at_once(replay: Replay) -> None:
-    follower = packline.follow(replay.store.path, **SETTINGS)
-    assert follower.finished and len(follower) == 16
-    expected = list(Loader(replay.store.rows(8), **ORDER))
-    same(list(follower), expected)
-    assert repr(follower).startswith("<Follower: step 16 of 16, rank 0 of 1")
-
-
 def test_the_steps_of_a_run_with_tokens_are_known_at_once(replay: Replay) -> None:
     replay.begin()
     follower = follow(replay.folder, tokens=80, on_wait=None, timeout=0.0, **SETTINGS)

@@ -97,19 +97,6 @@ def test_a_stretch_across_blocks_is_seamless(monkeypatch: pytest.MonkeyPatch) ->
         order.between(0, 3)[0] = 7
 
 
-def test_epochs_sources_and_seeds_have_orders_of_their_own() -> None:
-    first = Order(500, 1, 0).between(0, 500)
-    others = [
-        Order(500, 1, 0).between(500, 1000),
-        Order(500, 1, 1).between(0, 500),
-        Order(500, 2, 0).between(0, 500),
-    ]
-    for other in others:
-        # Two random orders agree in one place on average.
-        assert (first == other).sum() < 10
-    assert np.array_equal(Order(500, 1, 0).between(0, 500), first)
-
-
 @pytest.mark.parametrize(
     "how",
     [row_order(), row_order(LoaderOptions(shuffle=False)), row_order(LoaderOptions(order="blocks"))],

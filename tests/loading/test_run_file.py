@@ -97,27 +97,6 @@ def test_a_run_file_is_the_loader_that_one_would_write_by_hand(folder: Path) -> 
     assert len(loader) == 640 // (4 * 16) + 512 // (8 * 8)
 
 
-def test_the_working_directory_does_not_matter(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    here = Loader.from_file(folder / "run.toml")
-    monkeypatch.chdir(folder)
-    assert Loader.from_file("run.toml").state_dict() == here.state_dict()
-    elsewhere = tmp_path_factory.mktemp("elsewhere")
-    monkeypatch.chdir(elsewhere)
-    assert Loader.from_file(folder / "run.toml").state_dict() == here.state_dict()
-
-
-def test_ranks_and_changes_are_arguments(folder: Path) -> None:
-    whole = Loader.from_file(folder / "run.toml").batch(0)["tokens"]
-    path = folder / "run.toml"
-    parts = [Loader.from_file(path, rank=rank, world_size=2).batch(0)["tokens"] for rank in range(2)]
-    assert np.array_equal(np.concatenate(parts), whole)
-    changed = Loader.from_file(folder / "run.toml", keys="huggingface", seed=8)
-    assert "input_ids" in changed.batch(0)
-    assert changed.state_dict()["fingerprint"] != Loader.from_file(path).state_dict()["fingerprint"]
-
-
 def test_a_store_is_opened_once(folder: Path) -> None:
     stages, _ = load_run(folder / "run.toml")
     stores = [rows.store for stage in stages for rows in stage.mixture.rows]

@@ -45,32 +45,6 @@ def test_a_stage_is_as_many_whole_batches_as_fit_into_its_tokens() -> None:
             made.rows_of_step(step)
 
 
-def test_a_stage_without_tokens_goes_on_until_a_source_is_used_up() -> None:
-    made = schedule(Stage(NumberedRows(13)), batch_size=4)
-    assert (len(made), made.stages[0].left_over) == (3, 1)
-    mixture = Mixture([(NumberedRows(10), 1), (NumberedRows(100, source=1), 3)])
-    made = schedule(Stage(mixture), batch_size=4)
-    assert len(made) == 10
-    assert Counter(source for _, source, _ in draws(made)) == {0: 10, 1: 30}
-
-
-def test_stages_cut_longer_rows_to_their_length() -> None:
-    """The curriculum 4, 4, 32 over the same long rows, the last of them whole."""
-    long, more = NumberedRows(20, 32), NumberedRows(20, 32, source=1)
-    made = schedule(
-        Stage(long, tokens=64, seq_len=4),
-        Stage(Mixture([(long, 3), (more, 1)]), tokens=64, seq_len=4, batch_size=8),
-        Stage(more, tokens=128),
-    )
-    assert [s.mixture.seq_len for s in made.stages] == [4, 4, 32]
-    assert [s.steps for s in made.stages] == [8, 2, 2]
-    assert [len(s.mixture.rows[0]) for s in made.stages] == [160, 160, 20]
-    # The second stage draws what the first did not; cut rows are other rows than whole ones.
-    assert [s.consumed for s in made.stages] == [(0,), (16, 0), (0,)]
-    short = [row for stage, source, row in draws(made) if stage < 2 and source == 0]
-    assert len(set(short)) == len(short) == 16 + 12
-
-
 RUNS = st.lists(
     st.tuples(
         st.lists(
