@@ -60,19 +60,9 @@ def bring_back(
 
     The data set passes a check by itself, and the new store its own.
     """
-    tokenizer = original.manifest.tokenizer
     problems = check_of(path, name, original, options)
     assert not problems, problems
-    store = import_(
-        path,
-        from_=name,
-        tokenizer=tokenizer_of(original),
-        out=out,
-        eod=tokenizer.eod_id,
-        bos=tokenizer.bos_id,
-        options=options,
-        workers=0,
-    )
+    store = _import(path, name, original, out, options)
     report = store.verify()
     assert report.ok, [str(problem) for problem in report.problems]
     return store
@@ -87,21 +77,17 @@ def refuse(
     options: dict[str, Any] | None = None,
 ) -> None:
     """An import that fails with these words and publishes nothing; a check that says them too."""
-    tokenizer = original.manifest.tokenizer
     with pytest.raises(CorruptStore, match=re.escape(words)):
-        import_(
-            path,
-            from_=name,
-            tokenizer=tokenizer_of(original),
-            out=out,
-            eod=tokenizer.eod_id,
-            bos=tokenizer.bos_id,
-            options=options,
-            workers=0,
-        )
+        _import(path, name, original, out, options)
     assert not (out / "manifest.json").exists()
     problems = check_of(path, name, original, options)
     assert any(words in problem for problem in problems), problems
+
+
+def _import(path: Path, name: str, original: Store, out: Path, options: dict[str, Any] | None) -> Store:
+    entry = original.manifest.tokenizer
+    given: dict[str, Any] = {"eod": entry.eod_id, "bos": entry.bos_id, "options": options}
+    return import_(path, from_=name, tokenizer=tokenizer_of(original), out=out, workers=0, **given)
 
 
 def check_of(path: Path, name: str, original: Store, options: dict[str, Any] | None = None) -> list[str]:

@@ -13,9 +13,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 from hypothesis import strategies as st
-from tests.formats.stores import EOD, Case
+from tests.formats.stores import Case
 
-from packline.api import import_
 from packline.facade import Store
 from packline.formats.document_view import DocumentView
 from packline.formats.export_folder import Target
@@ -186,12 +185,3 @@ def rows_by_hand(
         wanted.append(targets[begin : begin + seq_len] + [IGNORED] * empty)
         lengths.append(len(row))
     return tokens, wanted, lengths
-
-
-def import_of(folder: Path, name: str, case: Case, out: Path, **options: Any) -> Store:
-    """Import files of a case's tokenizer."""
-    from tests.formats.stores import write_tokenizer
-
-    tokenizer = write_tokenizer(out.with_name("made"), case.vocab_size, case.eod_id, case.bos_id)
-    eod = options.pop("eod", EOD)
-    return import_(folder, from_=name, tokenizer=tokenizer, out=out, eod=eod, options=options, workers=0)

@@ -11,9 +11,10 @@ vocabulary costs nothing to make and every id has bytes.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -177,16 +178,9 @@ class Case:
 
     def make(self, folder: Path) -> Store:
         """Write it."""
-        return make_store(
-            folder,
-            self.documents,
-            vocab_size=self.vocab_size,
-            eod_id=self.eod_id,
-            bos_id=self.bos_id,
-            loss=self.loss,
-            val=self.val,
-            shards=self.shards,
-        )
+        given: dict[str, Any] = {field.name: getattr(self, field.name) for field in fields(self)}
+        del given["name"]
+        return make_store(folder, **given)
 
     @property
     def stored(self) -> list[list[int]]:

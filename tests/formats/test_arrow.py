@@ -143,19 +143,6 @@ def test_the_library_reads_ours_and_what_it_saved_is_imported(tmp_path: Path) ->
 # ------------------------------------------------------------------------------------------- there and back
 
 
-def test_provenance_is_the_file_and_the_row_and_the_id(tmp_path: Path) -> None:
-    store = CASES["splits"].make(tmp_path / "store")
-    write(store, "arrow", tmp_path / "out", {"provenance": True, "shard_tokens": 200})
-    back = bring_back(tmp_path / "out", "arrow", store, tmp_path / "back")
-    documents = [back.provenance(number) for number in range(len(back.documents))]
-    assert documents[0].file == "train/data-00000-of-00004.arrow"
-    assert sorted(one.id or "" for one in documents) == sorted(f"d{number}" for number in range(40))
-    rows: dict[str, list[int]] = {}
-    for one in documents:
-        rows.setdefault(one.file, []).append(one.position)
-    assert all(found == list(range(len(found))) for found in rows.values()) and len(rows) == 5
-
-
 # ---------------------------------------------------------------------------------------- made by the library
 
 
@@ -297,8 +284,6 @@ def test_a_folder_that_lacks_something_is_refused(tmp_path: Path, exported: tupl
 
 def test_options_that_cannot_be_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = CASES["long"].make(tmp_path / "store")
-    with pytest.raises(RecipeError, match="column is 'source'"):
-        write(store, "arrow", tmp_path / "out", {"column": "source", "provenance": True})
     monkeypatch.setattr(columns, "MOST_VALUES", 2000)
     with pytest.raises(RecipeError, match="a document has 2,695 tokens: expected at most 2,000 in a list"):
         write(store, "arrow", tmp_path / "out")

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -102,14 +101,6 @@ def export(store: Store, name: str, out: Path, **settings: Any) -> tuple[dict[st
     packline.export(store, out=out, to=name, seq_len=16, workers=0, on_event=events.append, **settings)
     (order,) = (event.order for event in events if isinstance(event, ExportPlanned))
     return files_of(out), order
-
-
-def test_the_default_order_is_that_of_the_loader(store: Store, tmp_path: Path) -> None:
-    rows = packline.write_rows(store, out=tmp_path / "rows", seq_len=16, workers=0)
-    loader = packline.Loader(store.rows(16), batch_size=4)
-    for step in range(len(loader)):
-        batch = rows.read(np.arange(4 * step, 4 * step + 4), ["tokens"])
-        assert np.array_equal(batch["tokens"], loader.batch(step)["tokens"])
 
 
 def test_an_export_in_another_order_is_another_export(store: Store, tmp_path: Path) -> None:

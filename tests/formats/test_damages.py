@@ -48,14 +48,11 @@ BIN, IDX = "train-000000.bin", "train-000000.idx"
 # Lengths begin at 34, bytes at 50, documents at 82.
 MEGATRON: list[tuple[Damage, str]] = [
     (cut(BIN, 18), "train-000000.bin: size in bytes: expected 20, found 18"),
-    (more(BIN, b"\0\0"), "train-000000.bin: size in bytes: expected 20, found 22"),
-    (cut(IDX, 100), "train-000000.idx: size in bytes: expected 122, found 100"),
     (cut(IDX, 20), "train-000000.idx: first bytes"),
     (change(IDX, 0, b"X"), "train-000000.idx: first bytes"),
     (change(IDX, 9, b"\2"), "train-000000.idx: version: expected 1, found 2"),
     (change(IDX, 17, b"\6"), "dtype code: expected an integer's: 1 to 5, or 8, found 6"),
     (change(IDX, 17, b"\4"), "byte where sequence 1 begins: expected 16, found 8"),
-    (change(IDX, 18, b"\3"), "size in bytes: expected 110, found 122"),
     (more(IDX, b"\0" * 4), "size in bytes: expected 122, found 126"),  # multimodal data
     (change(IDX, 38, struct.pack("<i", -2)), "tokens of sequence 1: expected none or more, found -2"),
     (change(IDX, 46, b"\4"), "train-000000.bin: size in bytes: expected 22, found 20"),
@@ -77,7 +74,6 @@ LLMC: list[tuple[Damage, str]] = [
         change(SHARD, 0, struct.pack("<2i", 20240801, 7)),
         "size in bytes: expected 1,044, found 1,034",
     ),
-    (cut(SHARD, 1033), f"{SHARD}: size in bytes: expected 1,034, found 1,033"),
     (cut(SHARD, 700), f"{SHARD}: bytes of the header: expected 1,024, found 700"),
 ]
 
@@ -87,7 +83,6 @@ DATATROVE: list[tuple[Damage, str]] = [
     (cut(f"{DS}.index", -1), f"{DS}.index: size in bytes, a multiple of 8"),
     (change(f"{DS}.index", 8, bytes(8)), "end of document 1: expected at least 4, found 0"),
     (cut(f"{DS}.loss", -1), f"{DS}.loss: bytes, one per token"),
-    (more(f"{DS}.loss"), f"{DS}.loss: bytes, one per token"),
     (
         rewritten(f"{DS}.metadata", lambda data: data.replace(b"|2", b"|3")),
         f"{DS}.metadata: bytes of a token: expected 2 or 4, found 3",
@@ -201,7 +196,6 @@ MDS: list[tuple[Damage, str]] = [
         change(MDS_FILE, 4, b"\x14\0"),
         "first and last offset: expected 24 or more and 328, found 20",
     ),
-    (change(MDS_FILE, 20, b"\x14\0"), f"{MDS_FILE}: first and last offset"),
     *[(change(MDS_FILE, at, b"\x0a\0"), f"{MDS_FILE}: end of record ") for at in (8, 16)],
     (rewritten(MDS_FILE, lambda data: data.replace(b'"tokens"', b'"tokans"')), f"{MDS_FILE}: columns"),
     (

@@ -163,21 +163,6 @@ def test_a_shard_without_a_mask_is_all_trained_on(tmp_path: Path) -> None:
         assert b"".join(path.read_bytes() for path in sorted(out.glob("*.loss"))) == bytes(wanted)
 
 
-def test_without_an_index_documents_are_found_by_their_ends(tmp_path: Path) -> None:
-    case = CASES["shards"]
-    store = case.make(tmp_path / "store")
-    write(store, "datatrove", tmp_path / "out")
-    for path in (tmp_path / "out").glob("*.index"):
-        path.unlink()
-    (tmp_path / "out/packline.json").unlink()
-    back = bring_back(tmp_path / "out", "datatrove", store, tmp_path / "back")
-    assert documents_of(back) == documents_of(store)
-    for path in (tmp_path / "out").glob("*.metadata"):
-        path.unlink()
-    back = bring_back(tmp_path / "out", "datatrove", store, tmp_path / "wide", {"dtype": "uint16"})
-    assert documents_of(back) == documents_of(store)
-
-
 def test_a_file_may_be_named_and_is_recognised(tmp_path: Path) -> None:
     case = CASES["splits"]
     write(case.make(tmp_path / "store"), "datatrove", tmp_path / "out")

@@ -167,22 +167,11 @@ def test_a_boundary_moved_to_the_front_is_not_copied_either(stores: dict[str, St
     )
 
 
-def test_filtered_or_shuffled_documents_are_no_run_of_shards(stores: dict[str, Store]) -> None:
-    choices: list[dict[str, Any]] = [{"min_tokens": 4}, {"shuffle_documents": 0}]
-    for chosen in choices:
-        assert DocumentView(stores["eod"], edges="eod", **chosen).stream("train").shards is None
-
-
 def test_a_split_without_wanted_documents_is_left_out(tmp_path: Path) -> None:
     store = make_store(tmp_path / "s", [[5, 6, 7], [8]], vocab_size=300, eod_id=0, val=[1])
     assert DocumentView(store, edges="eod", min_tokens=3).splits == ["train"]
     with pytest.raises(StoreError, match="no document is left"):
         DocumentView(store, edges="eod", min_tokens=30)
-
-
-def test_both_edges_need_a_beginning(stores: dict[str, Store]) -> None:
-    with pytest.raises(RecipeError, match="need a begin-of-document token"):
-        DocumentView(stores["eod"], edges="both")
 
 
 def test_a_dtype_must_hold_the_vocabulary(stores: dict[str, Store]) -> None:

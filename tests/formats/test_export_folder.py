@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import numpy as np
 import pytest
 from tests.formats.stores import make_store, random_documents
 from tests.jobs.builds import Stop, build, digests, stop_after
@@ -173,16 +172,6 @@ def stored(tmp_path: Path) -> Path:
     return path
 
 
-def test_a_file_that_is_written_is_entered_with_its_checksum(target: Target) -> None:
-    tokens = np.arange(7, dtype="<u4")
-    with target.create("a/b/tokens.bin") as file:
-        file.write(b"head")
-        file.write(tokens)
-    data = b"head" + tokens.tobytes()
-    assert (target.folder / "a/b/tokens.bin").read_bytes() == data
-    assert target.files == [FileEntry("a/b/tokens.bin", len(data), hash_bytes(data))]
-
-
 def test_a_file_that_failed_is_not_entered(target: Target) -> None:
     with pytest.raises(KeyError), target.create("x") as file:
         file.write(b"half")
@@ -307,20 +296,6 @@ def test_links_have_no_receipts_and_are_all_waited_for_at_the_end(
     files = {path.name for path in (tmp_path / "out").iterdir()} - {"packline.json"}
     assert waited[-1] == (files if link == "hard" else {"tokenizer.json", "tokenizer_config.json"})
     assert len(waited) == receipts + 1 and set().union(*waited) == files  # a part with a receipt by itself
-
-
-def test_links_are_made_again_after_an_interruption(tmp_path: Path) -> None:
-    store = make_store(tmp_path / "store", random_documents(30, 300), vocab_size=300, eod_id=0, shards=3)
-    settings: dict[str, Any] = {"to": "megatron", "out": tmp_path / "out", "workers": 0}
-    with pytest.raises(Stop):
-        run_export(store.path, on_event=stop_after(1), **settings)
-    assert not (tmp_path / "out").exists()
-    done = run_export(store.path, **settings)
-    assert done.parts_kept == 0 and done.parts == 3
-    written = sorted((tmp_path / "out").glob("*.bin"))
-    for path, shard in zip(written, store.manifest.shards, strict=True):
-        assert path.samefile(store.path / f"{shard.name}.bin")
-    assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
 
 
 def written(out: Path) -> dict[str, str]:

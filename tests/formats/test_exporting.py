@@ -4,7 +4,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -80,17 +79,18 @@ def dying(call):
 
 HashedFile.write = dying(HashedFile.write)
 os.rename, os.replace, os.fsync, os.link = map(dying, (os.rename, os.replace, os.fsync, os.link))
-run_export(sys.argv[1], to=sys.argv[4], out=sys.argv[2], workers=0, options={options},
+run_export(sys.argv[1], to=sys.argv[4], out=sys.argv[2], workers={workers}, options={options},
        choice=ExportChoice(**{choice}))
 print(left)
 """
 
 
 def crash(
-    store: Store, out: Path, after: int, to: str, options: dict[str, Any], choice: dict[str, Any]
+    store: Store, out: Path, after: int, to: str, options: Any, choice: dict[str, Any], workers: int = 0
 ) -> int:
     """Run an export that kills itself at a call that touches the disk; the exit code."""
     code = CRASHING.replace("{options}", repr(options)).replace("{choice}", repr(choice))
+    code = code.replace("{workers}", str(workers))
     done = subprocess.run(
         [sys.executable, "-c", code, str(store.path), str(out), str(after), to],
         capture_output=True,
@@ -101,13 +101,13 @@ def crash(
     return done.returncode
 
 
-@pytest.mark.parametrize("after", [0, 29, 96])
+@pytest.mark.parametrize(("after", "workers"), [(0, 0), (29, 0), (96, 2)])
 def test_killed_at_any_instant_and_run_again(
-    store: Store, expected: dict[str, str], tmp_path: Path, after: int
+    store: Store, expected: dict[str, str], tmp_path: Path, after: int, workers: int
 ) -> None:
     out = tmp_path / "work" / "out"
     choice = {"seq_len": 16, "seed": 1, "batch_size": 2}
-    code = crash(store, out, after, "baked", PARTS, choice)
+    code = crash(store, out, after, "baked", PARTS, choice, workers)
     assert code == -signal.SIGKILL and not (out / "packline.json").exists()
     done = bake(store, out)
     assert digests(out) == expected and left(out) == ["out"]
@@ -140,36 +140,6 @@ def test_killed_before_the_record_is_finished_by_the_next_run(
     parts = len(list((out / ".packline" / "parts").iterdir()))
     done = bake(store, out)
     assert done.parts_kept == done.parts == parts and digests(out) == expected and left(out) == ["out"]
-
-
-def test_a_process_that_dies_takes_its_workers_with_it(store: Store, tmp_path: Path) -> None:
-    if not sys.platform.startswith("linux"):
-        pytest.skip("looks at processes through /proc")
-    out = tmp_path / "work" / "out"
-    code = f"""
-from packline.formats.export import run_export
-from packline.packing.options import ExportChoice
-for number in range(20):
-    run_export({str(store.path)!r}, to="baked", out={str(out)!r} + str(number), workers=2,
-           options={{"file_rows": 2}}, choice=ExportChoice(seq_len=16, epochs=2))
-"""
-    process = subprocess.Popen([sys.executable, "-c", code], start_new_session=True)
-    end = time.monotonic() + 60
-    while not list((tmp_path / "work").glob("out0/.packline/parts/*.json")) and time.monotonic() < end:
-        time.sleep(0.005)
-    process.kill()
-    process.wait()
-    from tests.faults.processes import wait_until_gone
-
-    assert wait_until_gone(process.pid) == {}
-    if (tmp_path / "work" / "out0" / "packline.json").exists():
-        pytest.skip("it was done before it could be killed")
-    choice = ExportChoice(seq_len=16, epochs=2)
-    options = {"file_rows": 2}
-    again = run_export(store.path, to="baked", out=f"{out}0", options=options, choice=choice, workers=2)
-    assert again.parts_kept > 0
-    run_export(store.path, to="baked", out=tmp_path / "whole", options=options, choice=choice, workers=0)
-    assert digests(Path(f"{out}0")) == digests(tmp_path / "whole")
 
 
 def test_an_error_of_a_worker_is_raised_here(store: Store, tmp_path: Path) -> None:
@@ -299,14 +269,11 @@ def test_events_add_up(store: Store, tmp_path: Path) -> None:
 
 
 def test_settings_that_make_no_sense(store: Store, tmp_path: Path) -> None:
-    def refused(match: str, **settings: Any) -> None:
-        given = {"source": store.path, "to": "megatron", "out": tmp_path / "out", **settings}
-        with pytest.raises(RecipeError, match=match):
-            run_export(given.pop("source"), **given)
+    wrong: list[tuple[str, Any]] = [("workers is -1", {"workers": -1}), ("link is 'soft'", {"link": "soft"})]
+    for words, settings in wrong:
+        with pytest.raises(RecipeError, match=words):
+            run_export(store.path, to="megatron", out=tmp_path / "out", **settings)
         assert left(tmp_path / "out") == []
-
-    refused("workers is -1", workers=-1)
-    refused("link is 'soft'", link="soft")
 
 
 def test_text_to_batches_in_one_call(tmp_path: Path) -> None:

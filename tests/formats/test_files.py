@@ -11,14 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from packline.errors import InputError, RecipeError
-from packline.formats.files import find_files, read_object, split_of_name
+from packline.formats.files import find_files, read_object
 from packline.formats.mds import INDEX, read_index
 from packline.formats.types import fitting_dtype
-
-
-def test_a_name_tells_the_split() -> None:
-    names = ("web_valid_text_document.idx", "VALIDATION.bin", "valid/train_000001.bin", "test0.bin")
-    assert [split_of_name(name) for name in names] == ["val", "val", "train", "test"]
 
 
 def test_files_are_found_in_order_of_path_and_folders_are_none(tmp_path: Path) -> None:

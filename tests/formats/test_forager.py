@@ -144,14 +144,6 @@ def test_windows_that_forager_wrote_are_imported(tmp_path: Path) -> None:
     assert documents_of(back) == {"train": [[5, 6, 0], [7, 0], [0], [8, 9, 10, 11, 0], [12, 0]]}
 
 
-def test_splits_are_data_sets_of_their_own(tmp_path: Path) -> None:
-    for split in ("train", "val", "test"):
-        write_forager(tmp_path / "made" / split, FILES, "<u2")
-    found = read_all("forager", tmp_path / "made", {"dtype": "uint16"})
-    samples = [one for samples in FILES.values() for one in samples]
-    assert found.problems == [] and found.documents == dict.fromkeys(("train", "val", "test"), samples)
-
-
 def test_nothing_says_how_wide_tokens_are_but_the_vocabulary(tmp_path: Path) -> None:
     write_forager(tmp_path / "made", FILES, "<u4")
     with pytest.raises(InputError, match="expected a dtype, which Forager does not record"):

@@ -239,15 +239,6 @@ def test_documents_without_their_boundary_tokens_are_refused(tmp_path: Path, tok
         import_(tmp_path / "out", from_="megatron", tokenizer=tokenizer, out=tmp_path / "back", eod=0)
     assert "--set edges=" in caught.value.hint
     assert nothing_published(tmp_path / "back")
-    back = import_(
-        tmp_path / "out",
-        from_="megatron",
-        tokenizer=tokenizer,
-        out=tmp_path / "other",
-        eod=0,
-        options={"edges": "none"},
-    )
-    assert [one.tolist() for one in back.documents] == [one.tolist() for one in store.documents]
 
 
 def test_what_is_cut_off_at_the_end_is_a_document_and_is_counted(tmp_path: Path, tokenizer: Path) -> None:

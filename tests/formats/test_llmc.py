@@ -73,9 +73,6 @@ def test_a_short_last_shard_may_be_dropped_and_is_in_the_ledger(tmp_path: Path) 
         write_all(store, "llmc", tmp_path / "no", {"last_shard": "drop", "shard_tokens": 100_000})
 
 
-# --------------------------------------------------------------------------------------------- reading
-
-
 # ---------------------------------------------------------------------------------------------- damage
 
 

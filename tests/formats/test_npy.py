@@ -41,15 +41,6 @@ def test_ours_are_the_bytes_that_numpy_writes(tmp_path: Path) -> None:
         assert (tmp_path / "theirs.npy").read_bytes() == path.read_bytes()
 
 
-def test_names_are_those_that_the_trainer_looks_for(tmp_path: Path) -> None:
-    write_all(CASES["splits"].make(tmp_path / "store"), "npy", tmp_path / "out", {"dtype": "uint32"})
-    assert {str(np.load(path).dtype) for path in (tmp_path / "out").iterdir()} == {"uint32"}
-    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
-        "edufineweb_train_000001.npy",
-        "edufineweb_val_000000.npy",
-    ]
-
-
 @pytest.mark.parametrize("dtype", ["u1", "<u2", "<i4", "<i8"])
 def test_what_numpy_wrote_is_read(tmp_path: Path, dtype: str) -> None:
     np.save(tmp_path / "x_train_000001.npy", np.array([0, 5, 6, 0], dtype))
@@ -107,14 +98,12 @@ def test_an_array_of_objects_is_refused_and_not_loaded(tmp_path: Path) -> None:
 
 
 CHANGES: dict[str, tuple[Callable[[bytes], bytes], str]] = {
-    "cut": (lambda data: data[:-2], "size in bytes: expected 138, found 136"),
     "cut within a token": (lambda data: data[:-1], "size in bytes: expected 138, found 137"),
     "longer": (lambda data: data + b"\0", "size in bytes: expected 138, found 139"),
     "count": (lambda data: data.replace(b"(5,)", b"(9,)"), "size in bytes: expected 146, found 138"),
     "below nothing": (lambda data: data.replace(b"(5,), }", b"(-5,),}"), "array: expected one dimension"),
     "magic": (lambda data: b"X" + data[1:], "not a NumPy array"),
     "header cut": (lambda data: data[:60], "not a NumPy array"),
-    "empty": (lambda data: b"", "not a NumPy array"),
     "version": (
         lambda data: data[:6] + b"\3" + data[7:],
         "not a NumPy array: expected version 1.0",

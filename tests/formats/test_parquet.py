@@ -8,11 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from tests.formats.columns_made import table
-from tests.formats.engines import bring_back, documents_of, files_of, refuse, write
+from tests.formats.engines import bring_back, documents_of, files_of, write
 from tests.formats.peers import run_peer
 from tests.formats.steps import expected, read_all
 from tests.formats.stores import CASES, Case, make_store
@@ -112,25 +110,6 @@ def test_units_are_row_groups_and_blocks_are_bounded(tmp_path: Path, monkeypatch
 # ------------------------------------------------------------------------------------------------- refusals
 
 
-def test_a_file_that_was_cut_is_refused(tmp_path: Path) -> None:
-    store = CASES["plain"].make(tmp_path / "store")
-    write(store, "parquet", tmp_path / "out", {"shard_tokens": 400})
-    (tmp_path / "out" / "packline.json").unlink()
-    path = tmp_path / "out" / "train-00000-of-00003.parquet"
-    data = path.read_bytes()
-    for number, cut in enumerate((0, 3, 100, len(data) - 1)):
-        path.write_bytes(data[:cut])
-        refuse(
-            tmp_path / "out",
-            "parquet",
-            store,
-            tmp_path / f"back{number}",
-            f"{path.name}: not a whole Parquet file",
-        )
-    path.write_bytes(data[:4] + data[200:])  # the footer is whole, row groups are not
-    refuse(tmp_path / "out", "parquet", store, tmp_path / "back", path.name)
-
-
 @pytest.mark.parametrize("compression", ["zstd", "snappy", "none"])
 def test_every_flipped_byte_of_a_page_is_found(tmp_path: Path, compression: str) -> None:
     store = CASES["one"].make(tmp_path / "store")
@@ -150,22 +129,3 @@ def test_every_flipped_byte_of_a_page_is_found(tmp_path: Path, compression: str)
             continue
         assert changed.documents == whole.documents  # of the page's header, something that does not matter
     assert found > pages // 2
-
-
-@pytest.mark.parametrize(
-    ("content", "words"),
-    [
-        (table({"input_ids": [[5, 0], None]}), "row 1: expected a list of numbers in input_ids, found null"),
-        (table({"text": ["a"]}), "column input_ids: expected lists of integers, found columns text"),
-        (
-            table({"input_ids": [[5, 0]]}, {"input_ids": pa.list_(pa.int64())}),
-            "b.parquet: type of ids, as in the first file: expected int32, found int64",
-        ),
-    ],
-)
-def test_documents_that_cannot_be_are_refused(tmp_path: Path, content: pa.Table, words: str) -> None:
-    store = make_store(tmp_path / "store", [[5]], vocab_size=300, eod_id=0)
-    (tmp_path / "x").mkdir()
-    pq.write_table(table({"input_ids": [[5, 0]]}), tmp_path / "x" / "a.parquet")
-    pq.write_table(content, tmp_path / "x" / "b.parquet")
-    refuse(tmp_path / "x", "parquet", store, tmp_path / "back", words)

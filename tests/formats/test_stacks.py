@@ -12,9 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.formats.engines import files_of
-from tests.formats.steps import import_of, read_all, write_all
-from tests.formats.stores import CASES, Case, random_loss
+from tests.formats.steps import read_all, write_all
+from tests.formats.stores import CASES, EOD, Case, random_loss, write_tokenizer
 
+from packline.api import import_
 from packline.facade import Store
 from packline.formats import stacks
 from packline.formats.types import ExportPlan
@@ -154,7 +155,10 @@ def test_files_of_the_script_itself(tmp_path: Path) -> None:
             path.write_bytes(header.tobytes() + part.tobytes())
     config = {"max_seq_len": 2048, "shard_size": 6, "bos_id": 1, "vocab_size": 300}
     (tmp_path / "in" / "config.json").write_text(json.dumps(config))
-    store = import_of(tmp_path / "in", "stacks", Case("own", (), 300, 0, 1), tmp_path / "out")
+    tokenizer = write_tokenizer(tmp_path, 300, 0, 1)
+    store = import_(
+        tmp_path / "in", from_="stacks", tokenizer=tokenizer, out=tmp_path / "out", eod=EOD, workers=0
+    )
     assert [document.tolist() for document in store.documents] == [
         [1, 10, 11, 20, 0],
         [1, 12, 21, 22, 0],

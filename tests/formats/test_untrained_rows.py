@@ -15,7 +15,6 @@ from tests.formats.stores import make_store
 import packline
 from packline.errors import StoreError
 from packline.facade import Store
-from packline.formats.baked import BakedRows
 from packline.formats.check import check_dataset
 from packline.formats.export import Exported
 from packline.formats.format import ROW_FORMATS
@@ -91,20 +90,6 @@ def test_trl_and_levanter_count_without_the_target_of_the_last_token(tmp_path: P
     assert [any(label != -100 for label in row[1:]) for row in labels[True]] == [False, True, False]
     assert labels[False] == labels[True][1:2]
     assert export(store, "baked", tmp_path / "baked").rows == 2
-
-
-def test_the_rows_left_are_the_loaders_without_the_others(store: Store, tmp_path: Path) -> None:
-    loader = packline.Loader(store.rows(LENGTH, packing="best_fit"), batch_size=1, seed=3)
-    batches = [loader.batch(step) for step in range(len(loader))]
-    learned = [batch["targets"] for batch in batches if (batch["targets"] != -100).any()]
-    assert len(learned) == len(batches) - 4
-    rows = packline.write_rows(
-        store, out=tmp_path / "rows", seq_len=LENGTH, packing="best_fit", seed=3, workers=0
-    )
-    assert np.array_equal(rows.read(np.arange(len(rows)), ["targets"])["targets"], np.concatenate(learned))
-    every = packline.write_rows(loader, out=tmp_path / "every", workers=0, keep_untrained=True)
-    assert len(every) == len(batches)
-    assert isinstance(every, BakedRows)
 
 
 @settings(max_examples=40, deadline=None)
