@@ -128,7 +128,7 @@ def test_well_known_names_are_hub_ids_in_any_case() -> None:
         assert hub_id(name) == hub_id(name.upper()) == (repository, None) == hub_id(repository)
         assert hub_id(f"{name}@v1") == (repository, "v1")
     with pytest.raises(TokenizerError) as caught:
-        _absent("gtp2", ("tokenizer.json",), "")
+        _absent("gtp2", "")
     assert "did you mean 'gpt2'?" in caught.value.hint
 
 

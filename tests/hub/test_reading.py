@@ -21,7 +21,7 @@ from packline.errors import InputChanged, InputError, StoreError
 from packline.facade import Store
 from packline.hub.push import push
 from packline.recipe import load_recipe
-from packline.sources.drafting import PRESETS, draft_preset, find_preset
+from packline.sources.drafting import PRESETS, Preset, draft_recipe, find_preset
 from packline.storage.hub_inputs import address, parse_dataset, pin
 from packline.storage.inputs import InputState, open_input
 from packline.storage.places import open_storage
@@ -143,16 +143,16 @@ def test_uris_are_written_as_they_are_read(corpus: str) -> None:
     assert parse_dataset(f"{BASE}/part-?=x.jsonl").path_in_repo == "part-?=x.jsonl"
 
 
-@pytest.mark.parametrize("name", PRESETS)
+@pytest.mark.parametrize("preset", PRESETS, ids=lambda preset: preset.name)
 def test_a_preset_builds_from_files_laid_out_as_on_the_hub(
-    tmp_path: Path, tokenizer_json: Path, name: str, hub: LoopbackHub
+    tmp_path: Path, tokenizer_json: Path, preset: Preset, hub: LoopbackHub
 ) -> None:
-    preset = find_preset(name)
+    assert find_preset(preset.name) is preset
     datasets: dict[str, dict[str, Entry]] = {}
     for files in preset.files:
         owner, dataset, *folders = files.inputs.removeprefix("hf://datasets/").split("/")
         for number in range(2):
-            rows = [{preset.text: f"{files.name} {number} {row}", "id": f"{row}"} for row in range(5)]
+            rows = [{"text": f"{files.name} {number} {row}", "id": f"{row}"} for row in range(5)]
             pq.write_table(pa.Table.from_pylist(rows), tmp_path / "one.parquet")
             entry = git_file((tmp_path / "one.parquet").read_bytes())
             place = "/".join(folders).replace("*", f"{number:05d}")
@@ -160,11 +160,11 @@ def test_a_preset_builds_from_files_laid_out_as_on_the_hub(
     for dataset, entries in datasets.items():
         made = hub.hub.repositories["datasets", dataset] = Repository("datasets", dataset, False)
         made.add("main", None, "files", entries)
-    drafted = draft_preset(name, preset, tokenizer=str(tokenizer_json), eod=None, folder=tmp_path)
+    drafted = draft_recipe([], tokenizer=str(tokenizer_json), eod=None, folder=tmp_path, preset=preset)
     (tmp_path / "recipe.toml").write_text(drafted, encoding="utf-8")
     recipe, _ = load_recipe(tmp_path / "recipe.toml")
     assert [one.inputs for one in recipe.sources] == [(files.inputs,) for files in preset.files]
-    if name not in ("wikitext-103", "climbmix"):  # one with splits, one without; the others are alike
+    if preset.name not in ("wikitext-103", "climbmix"):  # one with splits, one without; the others are alike
         return
     store = packline.build(tmp_path / "recipe.toml", out=tmp_path / "out", workers=0, engine="tokenizers")
     assert len(store.documents) == 10 * len(preset.files)

@@ -105,7 +105,7 @@ def _run_file(
 def _recipe(
     inputs: tuple[str, ...], preset: str | None, tokenizer: str | None, eod: str | None, path: Path
 ) -> str:
-    from packline.sources.drafting import draft_preset, draft_recipe, find_preset, survey
+    from packline.sources.drafting import draft_recipe, find_preset, survey
 
     found = find_preset(preset) if preset is not None else None
     surveys = []
@@ -121,9 +121,7 @@ def _recipe(
     if tokenizer is not None and eod is None:
         eod, note = guess_eod(tokenizer)
         notes += [note] if note else []
-    if found is not None:
-        return draft_preset(preset or "", found, tokenizer=name, eod=eod, folder=path.parent, notes=notes)
-    return draft_recipe(surveys, tokenizer=name, eod=eod, folder=path.parent, notes=notes)
+    return draft_recipe(surveys, tokenizer=name, eod=eod, folder=path.parent, notes=notes, preset=found)
 
 
 def guess_eod(tokenizer: str) -> tuple[str | None, str]:

@@ -30,6 +30,8 @@ Kind = Literal["huggingface", "tiktoken", "sentencepiece"]
 
 JSON = "tokenizer.json"
 MODELS = ("tokenizer.model", "spiece.model", "sentencepiece.bpe.model")
+OF_HUB = (JSON, *MODELS)
+"""Files of a repository that may be its tokenizer; the first that is there is taken."""
 CONFIG, SPECIAL_TOKENS_MAP = "tokenizer_config.json", "special_tokens_map.json"
 CHAT_TEMPLATE = "chat_template.jinja"
 ACCEPTED = "a tokenizer.json, a folder with one, a hub id, a .tiktoken rank file or a SentencePiece .model"
@@ -284,15 +286,6 @@ def _read_neighbors(file: Path) -> dict[str, Any]:
     return declared
 
 
-def _from_hub(name: str) -> tuple[Path, str | None]:
-    """Fetch a tokenizer and the small files next to it, all of one commit; return its file and the commit."""
-    if hub_id(name) is None:
-        raise TokenizerError(
-            f"no tokenizer at {name}: expected a file or folder, found nothing", hint=f"give {ACCEPTED}"
-        )
-    return fetch_files(name, (JSON, *MODELS), (CONFIG, SPECIAL_TOKENS_MAP, CHAT_TEMPLATE))
-
-
 class AddedToken(msgspec.Struct, frozen=True):
     content: str
     id: int
@@ -391,22 +384,26 @@ def hub_id(name: str) -> tuple[str, str | None] | None:
     return KNOWN_NAMES.get(repository.lower(), repository), revision or None
 
 
-def fetch_files(name: str, wanted: tuple[str, ...], neighbors: tuple[str, ...]) -> tuple[Path, str]:
-    """The first wanted file of a repository and its commit; it and its neighbors are fetched to the cache."""
+def _from_hub(name: str) -> tuple[Path, str]:
+    """Fetch a tokenizer and the small files next to it, all of one commit; return its file and the commit."""
+    if (found := hub_id(name)) is None:
+        raise TokenizerError(
+            f"no tokenizer at {name}: expected a file or folder, found nothing", hint=f"give {ACCEPTED}"
+        )
     from huggingface_hub import HfApi, constants, hf_hub_download
 
-    repository, revision = hub_id(name) or (name, None)
+    repository, revision = found
     if constants.HF_HUB_OFFLINE:
-        return _cached(repository, revision, wanted) or _absent(name, wanted, "HF_HUB_OFFLINE is set")
+        return _cached(repository, revision, OF_HUB) or _absent(name, "HF_HUB_OFFLINE is set")
     try:
         # Both HTTP clients that the library has had take a pair; its signature has one number.
         patience: Any = (CONNECT_SECONDS, ANSWER_SECONDS)
         info = HfApi().model_info(repository, revision=revision, timeout=patience)
         there = {file.rfilename for file in info.siblings or ()}
-        first = next((file for file in wanted if file in there), None)
+        first = next((file for file in OF_HUB if file in there), None)
         if first is None or info.sha is None:
             raise TokenizerError(
-                f"no tokenizer {name} in the hub: expected one of {', '.join(wanted)}, found none",
+                f"no tokenizer {name} in the hub: expected one of {', '.join(OF_HUB)}, found none",
                 hint="a tokenizer that needs its own code is not read; save it as a tokenizer.json first",
             )
         cached = _cached(repository, revision, (first,))
@@ -415,7 +412,7 @@ def fetch_files(name: str, wanted: tuple[str, ...], neighbors: tuple[str, ...]) 
         else:  # by the revision's name, so that the cache finds the commit by that name later
             path = Path(hf_hub_download(repository, first, revision=revision))
             commit = path.parent.name
-        for file in neighbors:
+        for file in (CONFIG, SPECIAL_TOKENS_MAP, CHAT_TEMPLATE):
             if file in there:
                 hf_hub_download(repository, file, revision=commit)
         return path, commit
@@ -430,7 +427,7 @@ def fetch_files(name: str, wanted: tuple[str, ...], neighbors: tuple[str, ...]) 
                 hint=f"{_suggestion(name)}a private or gated repository needs HF_TOKEN",
             ) from error
     silence = f"{constants.ENDPOINT} does not answer: {reason}"
-    return _cached(repository, revision, wanted) or _absent(name, wanted, silence)
+    return _cached(repository, revision, OF_HUB) or _absent(name, silence)
 
 
 def _cached(repository: str, revision: str | None, wanted: tuple[str, ...]) -> tuple[Path, str] | None:
@@ -442,10 +439,10 @@ def _cached(repository: str, revision: str | None, wanted: tuple[str, ...]) -> t
     return None
 
 
-def _absent(name: str, wanted: tuple[str, ...], why: str) -> tuple[Path, str]:
+def _absent(name: str, why: str) -> tuple[Path, str]:
     raise TokenizerError(
         f"no tokenizer {name}: no file or folder of that name here, none in the cache of the hub, and {why}",
-        hint=f"{_suggestion(name)}give the path of a {wanted[0]}, or of a folder with one; without a "
+        hint=f"{_suggestion(name)}give the path of a {JSON}, or of a folder with one; without a "
         "network, packline tokenizer train makes one of your text",
     )
 

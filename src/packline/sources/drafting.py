@@ -330,9 +330,9 @@ class Files(NamedTuple):
 
 
 class Preset(NamedTuple):
+    name: str
     about: str
     files: tuple[Files, ...]
-    text: str = "text"
     id: str | None = None
     val_fraction: float = 0.0
     also: tuple[str, ...] = ()
@@ -341,8 +341,9 @@ class Preset(NamedTuple):
 
 HUB = "hf://datasets"
 
-PRESETS: dict[str, Preset] = {
-    "fineweb-edu": Preset(
+PRESETS = (
+    Preset(
+        "fineweb-edu",
         "educational pages of the web, the sample of 10 billion tokens",
         (Files("fineweb-edu", f"{HUB}/HuggingFaceFW/fineweb-edu/sample/10BT/*.parquet"),),
         id="id",
@@ -352,7 +353,8 @@ PRESETS: dict[str, Preset] = {
             'Only the best: where = "int_score >= 4"',
         ),
     ),
-    "wikitext-103": Preset(
+    Preset(
+        "wikitext-103",
         "good and featured articles of Wikipedia, a paragraph or heading a row",
         (
             Files("train", f"{HUB}/Salesforce/wikitext/wikitext-103-raw-v1/train-*.parquet", "train"),
@@ -361,14 +363,16 @@ PRESETS: dict[str, Preset] = {
         ),
         also=("About a third of the rows is empty: they are left out and counted.",),
     ),
-    "tinystories": Preset(
+    Preset(
+        "tinystories",
         "short stories in the words of small children, made by language models",
         (
             Files("train", f"{HUB}/roneneldan/TinyStories/data/train-*.parquet", "train"),
             Files("validation", f"{HUB}/roneneldan/TinyStories/data/validation-*.parquet", "val"),
         ),
     ),
-    "openwebtext": Preset(
+    Preset(
+        "openwebtext",
         "pages that were linked from Reddit",
         (Files("openwebtext", f"{HUB}/Skylion007/openwebtext/plain_text/train-*.parquet"),),
         val_fraction=0.0005,
@@ -376,19 +380,21 @@ PRESETS: dict[str, Preset] = {
             "A copy by the hub itself: Skylion007/openwebtext@refs/convert/parquet/plain_text/*/*.parquet",
         ),
     ),
-    "climbmix": Preset(
+    Preset(
+        "climbmix",
         "400 billion tokens of the web, chosen and mixed by cluster, shuffled",
         (Files("climbmix", f"{HUB}/karpathy/climbmix-400b-shuffle/shard_*.parquet"),),
         val_fraction=0.001,
         also=("The first 170 files: shard_000*.parquet and shard_001[0-6]*.parquet.",),
     ),
-}
+)
 
 
 def find_preset(name: str) -> Preset:
-    if name not in PRESETS:
-        raise RecipeError(f"no preset {name!r}", hint=f"there are {', '.join(sorted(PRESETS))}")
-    return PRESETS[name]
+    found = {one.name: one for one in PRESETS}
+    if name not in found:
+        raise RecipeError(f"no preset {name!r}", hint=f"there are {', '.join(sorted(found))}")
+    return found[name]
 
 
 PLAIN = (
@@ -414,51 +420,21 @@ def draft_recipe(
     eod: str | None,
     folder: Path,
     notes: Sequence[str] = (),
+    preset: Preset | None = None,
 ) -> str:
-    """Draft a recipe for surveyed inputs.
+    """Draft a recipe for surveyed inputs, or for a well-known data set.
 
     Args:
         eod: token that ends documents; None for the tokenizer's choice.
         folder: where the recipe will be: relative paths are relative to it.
         notes: comments on tokenizer and eod.
     """
-    sources = []
-    for one, name in zip(surveys, _names([one.name for one in surveys]), strict=True):
-        lines = [f"# left out: {_in_comment(str(reason))}" for reason in one.left_out[:MOST_REASONS]]
-        if (more := len(one.left_out) - MOST_REASONS) > 0:
-            lines.append(f"# left out: and {more:,} more")
-        inputs = [quoted(placed(given, folder)) for given in one.inputs]
-        shown = ["inputs = [", *(f"    {given}," for given in inputs), "]"]
-        lines += ["[[sources]]", f"name = {quoted(name)}"]
-        lines += shown if len(inputs) > 1 else [f"inputs = [{inputs[0]}]"]
-        sources.append([*lines, *(PLAIN if one.plain else _of_records(one.seen)), *CHOICES])
-    return _draft([], sources, tokenizer, eod, folder, notes)
-
-
-def draft_preset(
-    name: str, preset: Preset, *, tokenizer: str, eod: str | None, folder: Path, notes: Sequence[str] = ()
-) -> str:
-    """Draft a recipe for a well-known data set; arguments as in `draft_recipe`."""
-    sources = []
-    for files in preset.files:
-        lines = ["[[sources]]", f"name = {quoted(files.name)}", f"inputs = [{quoted(files.inputs)}]"]
-        lines += ['format = "parquet"', f"text = {quoted(preset.text)}"]
-        lines += [f"id = {quoted(preset.id)}"] if preset.id else []
-        lines += [f"split = {quoted(files.split)}  # as it was published"] if files.split else []
-        sources.append(lines)
-    head = [f"# {name}: {preset.about}.", *(f"# {line}" for line in preset.also), "#"]
-    return _draft(head, sources, tokenizer, eod, folder, notes, preset.val_fraction)
-
-
-def _draft(
-    head: Sequence[str],
-    sources: Sequence[list[str]],
-    tokenizer: str,
-    eod: str | None,
-    folder: Path,
-    notes: Sequence[str],
-    val_fraction: float = 0.0,
-) -> str:
+    names = _names([one.name for one in surveys])
+    sources = [_of_survey(one, name, folder) for one, name in zip(surveys, names, strict=True)]
+    head, val_fraction = list[str](), 0.0
+    if preset is not None:
+        sources, val_fraction = [_of_preset(preset, files) for files in preset.files], preset.val_fraction
+        head = [f"# {preset.name}: {preset.about}.", *(f"# {line}" for line in preset.also), "#"]
     named = placed(tokenizer, folder) if Path(tokenizer).exists() else tokenizer
     chosen = '# eod = "<|endoftext|>"          # what ends a document; by default the tokenizer\'s own'
     lines = [
@@ -477,6 +453,25 @@ def _draft(
     for number, source in enumerate(sources):
         lines += ["", *source, *(() if number else READING)]
     return "\n".join([*lines, *RUN])
+
+
+def _of_survey(one: Survey, name: str, folder: Path) -> list[str]:
+    lines = [f"# left out: {_in_comment(str(reason))}" for reason in one.left_out[:MOST_REASONS]]
+    if (more := len(one.left_out) - MOST_REASONS) > 0:
+        lines.append(f"# left out: and {more:,} more")
+    inputs = [quoted(placed(given, folder)) for given in one.inputs]
+    shown = ["inputs = [", *(f"    {given}," for given in inputs), "]"]
+    lines += ["[[sources]]", f"name = {quoted(name)}"]
+    lines += shown if len(inputs) > 1 else [f"inputs = [{inputs[0]}]"]
+    return [*lines, *(PLAIN if one.plain else _of_records(one.seen)), *CHOICES]
+
+
+def _of_preset(preset: Preset, files: Files) -> list[str]:
+    lines = ["[[sources]]", f"name = {quoted(files.name)}", f"inputs = [{quoted(files.inputs)}]"]
+    lines += ['format = "parquet"', 'text = "text"']
+    lines += [f"id = {quoted(preset.id)}"] if preset.id else []
+    lines += [f"split = {quoted(files.split)}  # as it was published"] if files.split else []
+    return lines
 
 
 def _in_comment(text: str) -> str:
