@@ -98,6 +98,20 @@ def test_a_string_of_several_tokens_is_refused_with_their_number() -> None:
         resolve_boundary(tokenizer_with("</s>"), "a", "10")
 
 
+@pytest.mark.parametrize(
+    ("name", "eod", "number"),
+    [
+        ("gpt2", "<|endoftext|>", 50256),
+        ("mistral", "</s>", 2),
+        ("t5", "</s>", 1),
+        ("tiktoken/r50k_base.tiktoken", "<|endoftext|>", 50256),
+    ],
+)
+def test_real_tokenizers_with_one_answer(name: str, eod: str, number: int, shared: Path) -> None:
+    boundary = resolve_boundary(load_tokenizer(str(shared / "tokenizers" / name)), None, None)
+    assert (boundary.eod, boundary.eod_id, boundary.bos) == (eod, number, None)
+
+
 def test_where_only_a_beginning_parts_documents_the_hint_names_it_and_not_the_end_of_a_turn() -> None:
     tokenizer = tokenizer_with("<|bos|>", "<|user_end|>", "<|assistant_end|>", bos="<|bos|>")
     with pytest.raises(TokenizerError, match=r"<\|bos\|> \(10\), <\|user_end\|> \(11\)") as caught:

@@ -7,11 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.jobs.builds import digests
+from tests.jobs.builds import digests, set_sizes
 from tests.laws.reference import write_corpus
 
 import packline
+from packline.errors import UnitsLeft
 from packline.facade import Store
+from packline.jobs.machines import Slice
 from packline.recipe import Recipe, Source, load_recipe
 
 TEXTS = [f"document {number} of many" for number in range(200)]
@@ -71,6 +73,22 @@ def test_the_bytes_are_the_same_from_every_working_directory_and_after_a_move(
         "./in/2.txt",
         "../beside/0.txt",
     ]
+
+
+def test_slices_of_one_recipe_meet_from_two_working_directories(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    set_sizes(monkeypatch, 1500, 300)
+    build(tmp_path / "whole", folder / "recipe.toml")
+    for number, (place, recipe) in enumerate(
+        ((folder, "recipe.toml"), (tmp_path, f"{folder.name}/recipe.toml"))
+    ):
+        monkeypatch.chdir(place)
+        try:
+            build(tmp_path / "store", Path(recipe), on=Slice(number, 2))
+        except UnitsLeft:
+            assert number == 0
+    assert digests(tmp_path / "store") == digests(tmp_path / "whole")
 
 
 def test_what_the_command_line_names_is_relative_to_the_working_directory(

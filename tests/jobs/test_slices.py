@@ -98,6 +98,19 @@ def test_a_slice_that_comes_late_finds_the_store_of_its_own_copy_of_the_inputs(
         build(tmp_path / "store", tmp_path / "in", tokenizer_json, on=Slice(1, 3))
 
 
+def test_a_build_without_slices_does_what_they_have_left(
+    corpus: Path, tokenizer_json: Path, tmp_path: Path, whole: dict[str, str]
+) -> None:
+    for number in range(40):  # one that does not own the compressed file
+        try:
+            build(tmp_path / f"store{number}", corpus, tokenizer_json, on=Slice(number, 40))
+        except UnitsLeft as left:
+            assert left.hint
+            break
+    build(tmp_path / f"store{number}", corpus, tokenizer_json)
+    assert digests(tmp_path / f"store{number}") == whole
+
+
 def test_joining_publishes_once_all_is_committed_and_may_be_repeated(
     corpus: Path, tokenizer_json: Path, tmp_path: Path, whole: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
