@@ -204,6 +204,7 @@ def test_jsonl_compressed_parquet_and_any_number_of_processes_give_the_same_toke
     assert len(set(tokens.values())) == 1
     assert contents(made["plain"].path) == contents(made["two"].path)
     receipt = json.loads((made["gzip"].path / "receipts" / "chat-000000.json").read_bytes())
+    assert receipt["settings"] == ""  # nothing may reuse conversations
     assert receipt["audited"] == 3  # of 300: 0, 8, 64, however they are batched
     provenance = made["plain"].provenance(3)
     assert provenance.id == "a3"

@@ -215,7 +215,7 @@ class ConversationRun(UnitRun):
         """Number of audited conversations, those included that are too long."""
         return len(self._audited)
 
-    def _settings(self) -> str:
+    def settings(self) -> str:
         """No later build takes over units of conversations."""
         return ""
 

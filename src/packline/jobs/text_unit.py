@@ -243,14 +243,9 @@ class UnitRun:
         writers = [self._writers[split] for split in sorted(self._writers)]
         ledger = self.ledger
         ledger.rejected = dict(sorted(ledger.rejected.items()))
-        unit, build, settings = self._unit, self._build, ""
-        if self._runner.folder is not None:
-            deciding = unit_settings(build.recipe, unit.source, build.fingerprint, build.boundary)
-            files = (build.files[span.file] for span in unit.spans)
-            settings = settings_checksum(deciding, files, unit.slice_bytes)
         return Receipt(
             self._name,
-            build.names[unit.source],
+            self._build.names[self._unit.source],
             tuple(pieces),
             tuple(writer.close() for writer in writers),
             self._rejects.close(),
@@ -258,8 +253,15 @@ class UnitRun:
             sum(ordinal < ledger.documents for ordinal in self._audited),  # without those after a limit
             not self.is_full,
             dict(self._carried) or msgspec.UNSET,
-            settings,
+            "" if self._runner.folder is None else self.settings(),
         )
+
+    def settings(self) -> str:
+        """Checksum of what decides the unit's files, by which it is reused; "" if it cannot be."""
+        unit, build = self._unit, self._build
+        deciding = unit_settings(build.recipe, unit.source, build.fingerprint, build.boundary)
+        files = (build.files[span.file] for span in unit.spans)
+        return settings_checksum(deciding, files, unit.slice_bytes)
 
     def _watch_large(self, reject: Reject, place: str) -> None:
         """Add up the pieces of a record that is too large to be read."""
