@@ -12,7 +12,7 @@ from tests.storage.kills import Crash, killed_at, storage_calls
 
 from packline.errors import PacklineError, StoreError
 from packline.storage.local import LocalFolder
-from packline.storage.results import WORK, Publication
+from packline.storage.results import EXPORT_BEGUN, WORK, FileFacts, Publication
 
 FILES = st.dictionaries(st.sampled_from(["a", "b", "in/c", "in/d"]), st.binary(max_size=3), max_size=4)
 RECORD = "record.json"
@@ -78,6 +78,20 @@ def test_what_is_not_ours_is_refused(tmp_path: Path, names: list[str], found: st
         return
     with pytest.raises(StoreError, match=f"holds (no result: found )?{found}"):
         result.refuse_foreign(f"{WORK}/own.json", "result")
+
+
+@pytest.mark.parametrize("instant", range(6))
+def test_a_job_that_another_process_begins_meanwhile_is_not_foreign(tmp_path: Path, instant: int) -> None:
+    class Meanwhile(LocalFolder):
+        calls = 0
+
+        def facts(self, name: str) -> FileFacts | None:
+            self.calls += 1
+            if self.calls == instant + 1:
+                LocalFolder(tmp_path).put_new(EXPORT_BEGUN, b"{}")
+            return super().facts(name)
+
+    Publication(Meanwhile(tmp_path), RECORD).refuse_foreign(EXPORT_BEGUN, "export")
 
 
 def test_clearing_begins_with_the_record(tmp_path: Path) -> None:

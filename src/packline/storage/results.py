@@ -135,7 +135,7 @@ class Publication:
         if self.is_complete() or self.storage.facts(begun) is not None:
             return
         for name, kind in ((BUILD_BEGUN, "build"), (EXPORT_BEGUN, "export")):
-            if self.storage.facts(name) is not None:
+            if name != begun and self.storage.facts(name) is not None:  # else it has begun by now
                 raise StoreError(
                     f"{self.storage.place} holds an unfinished {kind}, and no {what}",
                     hint="run its command again to resume it, or choose another --out",
