@@ -54,7 +54,7 @@ def test_an_index_that_is_no_such_object_is_refused_with_its_path(
 
 def test_a_pipe_for_an_index_is_refused_and_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / INDEX)
-    with pytest.raises(InputError, match="is not a file"):
+    with pytest.raises(InputError, match="is a pipe: expected a regular file"):
         read_object(tmp_path / INDEX)
 
 

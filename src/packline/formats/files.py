@@ -13,6 +13,7 @@ from packline.errors import InputError
 from packline.formats.export_folder import read_record
 from packline.formats.types import DatasetFile
 from packline.recipe import SPLITS, Split
+from packline.storage.inputs import refuse_irregular
 from packline.store.report import Findings
 
 SPLIT_WORDS: dict[str, Split] = {
@@ -102,9 +103,8 @@ def first_bytes(path: Path, endings: tuple[str, ...], count: int) -> list[tuple[
 
 
 def read_object(path: Path) -> dict[str, Any]:
-    if path.exists() and not path.is_file():  # reading a pipe would wait for its writer
-        raise InputError(f"{path} is not a file")
     try:
+        refuse_irregular(str(path), path.stat().st_mode)  # reading a pipe would wait for its writer
         content = msgspec.json.decode(path.read_bytes())
     except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InputError(f"{path} is not JSON: {error}") from error
