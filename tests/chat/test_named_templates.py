@@ -296,7 +296,7 @@ def test_where_nothing_can_be_proven_the_nearest_name_is_told_and_the_folder_is_
     with pytest.raises(StoreNotFound):
         packline.open(tmp_path / "store")
     assert (tmp_path / "store" / "rejects" / "chat-000000.jsonl").is_file()
-    # What the hint says, with the same folder, gives just what a new one does.
+    # The command of the hint gives, in the same folder, what it gives in a new one.
     stores = [
         packline.sft(path, qwen3, out=tmp_path / name, chat_template="qwen3", workers=0)
         for name in ("store", "new")

@@ -1,4 +1,4 @@
-"""What a search finds: edges, long documents, the command, and the questions of every layout."""
+"""Search for questions in stores: edges, long documents, the command, and the questions of every layout."""
 
 from __future__ import annotations
 

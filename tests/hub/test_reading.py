@@ -1,4 +1,4 @@
-"""What is read where it is on the hub, by ranges and at one commit: datasets as inputs, and stores."""
+"""Reading on the hub without a download, by ranges and at one commit: datasets as inputs, and stores."""
 
 from __future__ import annotations
 

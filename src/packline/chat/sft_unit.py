@@ -216,7 +216,7 @@ class ConversationRun(UnitRun):
         return len(self._audited)
 
     def settings(self) -> str:
-        """No later build takes over units of conversations."""
+        """Empty: no later build reuses units of conversations."""
         return ""
 
     def _render(self, record: Record) -> Rendered:

@@ -1,4 +1,4 @@
-"""Opening of a data set with the tokenizer that made it, and its check: all problems with their positions.
+"""Open a data set with the tokenizer that made it, and check it: all problems with their positions.
 
     path ── format (given, or recognised) ── options (given, else from packline.json, else the format's)
          └─ metadata ── end and beginning of documents ── marker ──> DatasetReader
@@ -6,7 +6,9 @@
 Where a marker separates documents, the format opens the data set twice, because the metadata may declare the
 marker. Only headers and indexes are read. Ids of one tokenizer are valid ids of another, so a contradiction
 with the metadata is refused, and an oddity is noted. A vocabulary that was rounded up, or that lacks added
-tokens, is no contradiction; data sets without metadata are accepted. A check, also without a tokenizer, is of
+tokens, is no contradiction; data sets without metadata are accepted.
+
+A check, with or without a tokenizer, reads:
 
     packline.json   its own checksum; paths, sizes and checksums of all files; no other files  `export_folder`
     headers         sizes, magic numbers, indexes                                               `format.open`

@@ -1,4 +1,4 @@
-"""What is pushed and pulled, and where: finished folders, and repositories on the hub.
+"""Finished folders that can be pushed, and the repositories on the hub that they go to and come from.
 
 A folder is a store, an export, a tokenizer or evaluation sets. Each is recognised by one file, its record,
 which is published last. Names are the same in the repository, except that a folder of a store with more than

@@ -1,4 +1,4 @@
-"""What a build has committed, in the order of the documents: read from receipts, and published for readers.
+"""Committed units of a build, in the order of the documents: read from receipts, and published for readers.
 
 Each receipt is read once; where that takes a request, many are read at the same time. A file that is
 committed slice by slice is done once its end is recorded, and as many slices as it has.

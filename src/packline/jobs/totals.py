@@ -1,4 +1,4 @@
-"""Numbers of a whole build, which no unit knows: limits on documents or tokens, and of validation documents.
+"""Totals of a build, which no unit knows: limits on documents and tokens, the number of validation documents.
 
 A limit is a loop of rounds around the engine:
 

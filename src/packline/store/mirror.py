@@ -56,7 +56,7 @@ class Mirror(StoreFiles):
         if place.startswith(HUB):
             from packline.storage.hub_inputs import pinned
 
-            place = pinned(place)  # to the commit that its revision is now: what does not change
+            place = pinned(place)  # by its commit, so that all requests read the same files
         self.place = place
         self.settings, self._as_it_is = settings, as_it_is
         self.cache: Cache = TemporaryCache(FRESH_BYTES) if as_it_is else settings.open()
@@ -147,7 +147,7 @@ class Mirror(StoreFiles):
         return self.pieces.bytes_of(numbers)
 
     def will_need(self, name: str, start: int, size: int) -> None:
-        """Nothing: what is due is fetched by the loader (`loading.ahead`)."""
+        """No effect: the loader fetches what is due (`loading.ahead`)."""
 
     def names_in(self, folder: str) -> list[str]:
         return sorted(self.fetcher.storage.list(folder))
